@@ -37,6 +37,8 @@ OTHERS_FILES = frozenset({
     "megatron/core/rerun_state_machine.py", "apex/contrib/optimizers/distributed_fused_adam.py",
     "nemo/collections/nlp/models/language_modeling/megatron_base_model.py",
     "nemo/collections/nlp/models/language_modeling/megatron_gpt_model.py",
+    "megatron/neox_arguments/arguments.py", "src/nanotron/config/config.py",
+    "src/nanotron/models/base.py", "src/nanotron/models/llama.py",
     "megatron/neox_arguments/neox_args.py", "src/accelerate/utils/dataclasses.py",
     "src/nanotron/config/parallelism_config.py", "src/transformers/integrations/deepspeed.py",
     "src/transformers/training_args.py", "torchtitan/components/loss.py",

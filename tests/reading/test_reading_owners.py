@@ -124,6 +124,20 @@ def test_files_that_are_read(target: str, data: dict[str, Any]) -> None:
     assert found is not None and found.target == target
 
 
+def test_files_of_kubernetes_have_several_documents(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    for before in ("", "---\n", "# of a job\n---\n"):
+        path.write_text(f"{before}apiVersion: v1\nkind: Service\n---\napiVersion: batch/v1\n"
+                        "kind: Job\n", encoding="utf-8")
+        with pytest.raises(InputError, match="a file of Kubernetes, which NEST does not read"):
+            nest.read(path)
+    path.write_text("# of a job\n---\n" + yaml.safe_dump(NANOTRON), encoding="utf-8")
+    assert nest.read(path).devices == 16
+    path.write_text("tokens: {}\n---\nparallelism: {tp: 1, pp: 1}\n", encoding="utf-8")
+    with pytest.raises(InputError, match="its keys .tokens. are of no software"):
+        nest.read(path)
+
+
 def test_the_table_names_readers() -> None:
     for owner in owners():
         assert bool(owner.target) != bool(owner.says)

@@ -49,6 +49,10 @@ READERS: Mapping[str, Callable[[Source], Found]] = {
 }
 """Readers of configuration files by target; Megatron-LM has command lines."""
 TARGETS = ("megatron", *READERS)
+_DOCUMENT = re.compile(r"^---(?=\s|$)", re.MULTILINE)
+"""Where a document of YAML begins."""
+_SAYS = re.compile(r"^\s*[^\s#]", re.MULTILINE)
+"""A line that is no comment."""
 _SUFFIXES = {".toml": "torchtitan-toml", ".json": "deepspeed", ".yml": "maxtext",
              ".yaml": "maxtext"}
 """Of files of plain data, and their targets where their keys tell nothing."""
@@ -209,7 +213,9 @@ def _software(
     """
     suffix = Path(os.fspath(path)).suffix.lower()
     if suffix in _SUFFIXES:
-        data = parse_text(text, suffix, where)
+        parts = [part for part in _DOCUMENT.split(text) if _SAYS.search(part)]
+        whole = suffix not in (".yaml", ".yml") or len(parts) < 2
+        data = parse_text(text if whole else parts[0], suffix, where)  # Kubernetes has several
         if target not in (None, "megatron") or not isinstance(data, dict) or not data:
             return _SUFFIXES[suffix]
         owner = owner_of(data)

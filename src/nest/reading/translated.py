@@ -203,7 +203,10 @@ def read_nanotron(source: Source) -> Found:
 
 
 def _check_stages(given: Plain, source: Source) -> None:
-    """Stages of the data may have sequences of their own: src/nanotron/config/config.py:230."""
+    """Stages of the data may have sequences of their own.
+
+    Source: huggingface/nanotron@2411b02 src/nanotron/config/config.py:230.
+    """
     stages, length = given.get("data_stages"), given.get("tokens.sequence_length")
     for one in stages if isinstance(stages, list) else []:
         own = one.get("sequence_length") if isinstance(one, dict) else None
@@ -218,7 +221,7 @@ def _layout(given: Plain, pp: int, source: Source) -> str:
     """Layers of the stages, as Megatron-LM's layout: nanotron divides arithmetic, with the head's.
 
     Source: huggingface/nanotron@2411b02 src/nanotron/models/base.py:216 to 232,
-    src/nanotron/models/llama.py:938 to 950 (qwen.py:813 the same).
+    huggingface/nanotron@2411b02 src/nanotron/models/llama.py:938 to 950.
 
     Raises
     ------
@@ -265,7 +268,7 @@ def read_neox(source: Source) -> Found:
     given["intermediate_size"] = _width(given, source)
     if given.pop("partition_activations", False):
         given_to["activation_checkpointing.partition_activations"] = True
-    # megatron/neox_arguments/arguments.py:981 to 1011
+    # EleutherAI/gpt-neox@ea7aefd megatron/neox_arguments/arguments.py:981 to 1011
     formats = {"bfloat16": ("bf16.enabled",), "fp16": ("fp16.enabled",), "fp32": (), None: ()}
     if given.get("precision") not in formats:
         raise InputError(f"{source.where}: precision: got {shorten(given['precision'])}; allowed: "
