@@ -19,14 +19,14 @@ import numpy as np
 from nest.inputs import Cluster, load_cluster
 from nest.measured.calibration.collectives import (
     SMALLEST,
-    Measured,
+    MeasuredCollective,
     NetworkFit,
     decades,
     fit_collectives,
     misfits,
 )
 from nest.measured.calibration.fit import Array, median_and_tail
-from nest.measured.calibration.timings import Asked, read_collectives
+from nest.measured.calibration.timings import TimingSelection, read_collectives
 
 UNITS = ("B", "kB", "MB", "GB")
 
@@ -55,9 +55,9 @@ SYSTEMS = (
 )
 
 
-def read(path: str, system: System, rows: str) -> tuple[Cluster, tuple[Measured, ...]]:
+def read(path: str, system: System, rows: str) -> tuple[Cluster, tuple[MeasuredCollective, ...]]:
     """The cluster, and the rows of a system."""
-    found, _ = read_collectives([path], Asked(gpu=system.gpu, system=rows))
+    found, _ = read_collectives([path], TimingSelection(gpu=system.gpu, system=rows))
     return load_cluster(system.cluster), found
 
 
@@ -118,13 +118,13 @@ def _forms(name: str, columns: list[Array]) -> str:
     return f"| {name} | {len(columns[0])} | {medians} |"
 
 
-def _two(cluster: Cluster, rows: tuple[Measured, ...]) -> Array:
+def _two(cluster: Cluster, rows: tuple[MeasuredCollective, ...]) -> Array:
     levels = [level.replace(base_time=0.0, ramp=0.0) for level in cluster.levels]
     alone = cluster.replace(levels=tuple(levels))
     return fit_collectives(alone, rows, figures=("efficiency", "latency")).fit.after
 
 
-def _left_out(cluster: Cluster, rows: tuple[Measured, ...]) -> Array:
+def _left_out(cluster: Cluster, rows: tuple[MeasuredCollective, ...]) -> Array:
     """Misfits of each size under a fit to the others."""
     large = [each for each in rows if each.size >= SMALLEST]
     found = []

@@ -30,7 +30,7 @@ from nest.inputs.space import LARGEST, MODULES
 from nest.model.legality import divisors, tensor_degrees
 from nest.planners import planner
 from nest.planners.compare import shortage
-from nest.planners.prices import Prices
+from nest.planners.prices import PlannerPrices
 from nest.search import compiled
 from nest.search.progress import Watch
 from nest.search.rounds import search_one
@@ -211,7 +211,7 @@ def repaired(
     plan = asked.blind
     if asked.price(plan).feasible:
         return Answer(None)
-    prices = Prices(asked.chain, asked.cluster, asked.job)
+    prices = PlannerPrices(asked.chain, asked.cluster, asked.job)
     ways = []
     for zero, policy, size in product(stages, policies, divisors(plan.micro_batch)):
         changes: dict[str, Any] = {

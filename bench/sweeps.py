@@ -26,7 +26,7 @@ import nest
 from nest.questions import read_question
 from nest.studies import bundles
 from nest.studies.engines import prepare
-from nest.studies.questions import Answer, Answered, VersionedQuestion
+from nest.studies.questions import Answered, Outcome, VersionedQuestion
 from nest.studies.store import FILE, Store
 from nest.studies.sweep import sweep
 
@@ -51,7 +51,7 @@ def study(model: str, devices: int, beyond: bool, count: int) -> dict:
 
 def at_once(question: VersionedQuestion) -> Answered:
     """An answer as long as a real one."""
-    answer = Answer(status="ok", step_time_s=1.0, samples_per_s=1.0, tokens_per_s=1e6, mfu=0.5,
+    answer = Outcome(status="ok", step_time_s=1.0, samples_per_s=1.0, tokens_per_s=1e6, mfu=0.5,
                     peak_memory_bytes=1e9, optimal=True, gap=0.0, plan="tp 2 pp 4 dp 32")
     return Answered("ok", answer.model_dump_json(exclude_none=True), os.urandom(5000))
 

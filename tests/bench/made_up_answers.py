@@ -6,13 +6,13 @@ import pytest
 from command_line import Files
 
 from nest.bench import asking
-from nest.bench.answers import Answer
-from nest.bench.asking import Asked
-from nest.bench.paper import Question
+from nest.bench.answers import PlannerAnswer
+from nest.bench.asking import PlannerRun
+from nest.bench.paper import PaperQuestion
 
 
-def tiny(files: Files, part: str = "scaling", devices: int = 8, mbs: int = 1) -> Question:
-    return Question(part, files.model, files.cluster, devices, mbs, 16, 128)
+def tiny(files: Files, part: str = "scaling", devices: int = 8, mbs: int = 1) -> PaperQuestion:
+    return PaperQuestion(part, files.model, files.cluster, devices, mbs, 16, 128)
 
 
 def count_calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -29,16 +29,16 @@ def count_calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def made_up(planner: str, speed: float | None, devices: int = 64, mbs: int = 1,
-            part: str = "scaling", model: str = "gpt3-175b") -> Asked:
+            part: str = "scaling", model: str = "gpt3-175b") -> PlannerRun:
     """An answer of so many tokens a second; None: it does not fit."""
     fits = speed is not None
-    answer = Answer.parse({
+    answer = PlannerAnswer.parse({
         "schema": "nest.answer/1", "question": "0" * 64, "model": model, "cluster": "c",
         "devices": devices, "mbs": mbs, "planner": planner, "feasible": fits,
         "reason": None if fits else "runs out of memory: stage 1 is 3 GiB short",
         "step_time_s": 2.0, "samples_per_s": 1.0, "tokens_per_s": speed or 5.0,
         "peak_memory_bytes": 2.0**30, "search_seconds": 0.25, "plan": "tp 8"})
-    return Asked(Question(part, model, "c", devices, mbs, 4096, 2048), planner, answer)
+    return PlannerRun(PaperQuestion(part, model, "c", devices, mbs, 4096, 2048), planner, answer)
 
 
 # At 64 devices the expert's plan does not fit, so throughput 1 is its 200 tokens/s at 128.

@@ -11,9 +11,9 @@ from command_line import Files
 from made_up_answers import count_calls, tiny
 
 from nest.bench import answers as answers_module
-from nest.bench.answers import Answers, digest
+from nest.bench.answers import StoredAnswers, digest
 from nest.bench.asking import ask
-from nest.bench.paper import MODELS, PARTS, Question, questions
+from nest.bench.paper import MODELS, PARTS, PaperQuestion, questions
 from nest.bench.published import PLANNERS, RECOUNTED, published
 from nest.bench.results import published_gain
 from nest.errors import InputError
@@ -81,13 +81,13 @@ def test_answers_are_kept_and_used_again(files, calls):
     folder = files.path("out")
     asked = [tiny(files), tiny(files, devices=4)]
     told: list[tuple[int, str]] = []
-    first = ask(asked, QUICK, Answers(folder), lambda q, p: told.append((q.devices, p)))
+    first = ask(asked, QUICK, StoredAnswers(folder), lambda q, p: told.append((q.devices, p)))
     assert calls == QUICK * 2
     assert told == [(8, "manual"), (8, "zero"), (4, "manual"), (4, "zero")]
     with Store(str(Path(folder, FILE)), reads=True) as store:
         stored = [json.loads(answer) for _, answer in store.all_answers()]
     assert [one["planner"] for one in stored] == QUICK * 2
-    again = ask(asked, QUICK, Answers(folder))
+    again = ask(asked, QUICK, StoredAnswers(folder))
     assert calls == QUICK * 2 and again == first
     assert first[0].answer.feasible and first[0].answer.plan == "dp 8 mbs 1 zero 1"
 
@@ -95,18 +95,19 @@ def test_answers_are_kept_and_used_again(files, calls):
 def test_an_answer_is_on_disk_before_the_next_question(files, calls):
     folder = files.path("out")
 
-    def stop(question: Question, planner: str) -> None:
+    def stop(question: PaperQuestion, planner: str) -> None:
         if planner == "zero":
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        ask([tiny(files)], QUICK, Answers(folder), stop)
-    ask([tiny(files)], QUICK, Answers(folder))
+        ask([tiny(files)], QUICK, StoredAnswers(folder), stop)
+    ask([tiny(files)], QUICK, StoredAnswers(folder))
     assert calls == QUICK
 
 
 def test_a_question_of_two_parts_is_asked_once(files, calls):
-    found = ask([tiny(files), tiny(files, "micro-batch")], ["zero"], Answers(files.path("out")))
+    found = ask([tiny(files), tiny(files, "micro-batch")], ["zero"],
+                StoredAnswers(files.path("out")))
     assert calls == ["zero"]
     assert [one.question.part for one in found] == ["scaling", "micro-batch"]
 
@@ -115,7 +116,7 @@ def test_what_changed_is_asked_again(files, calls, monkeypatch):
     folder = files.path("out")
 
     def count() -> int:
-        ask([tiny(files)], ["zero"], Answers(folder))
+        ask([tiny(files)], ["zero"], StoredAnswers(folder))
         return len(calls)
 
     assert (count(), count()) == (1, 1)
@@ -124,7 +125,7 @@ def test_what_changed_is_asked_again(files, calls, monkeypatch):
     path = Path(files.model)
     path.write_text(path.read_text(encoding="utf-8").replace("7", "6", 1), encoding="utf-8")
     assert (count(), count()) == (3, 3)
-    ask([tiny(files, mbs=2)], ["zero"], Answers(folder))
+    ask([tiny(files, mbs=2)], ["zero"], StoredAnswers(folder))
     assert len(calls) == 4 and count() == 4  # what was asked before is still known
     described = tiny(files).described()
     assert digest(described, "mcmc", {"proposals": 1}) != digest(described, "mcmc", {})
@@ -139,7 +140,7 @@ def test_what_changed_is_asked_again(files, calls, monkeypatch):
 ])
 def test_an_answer_of_something_else_is_told(files, change, told):
     folder = files.path("out")
-    first = ask([tiny(files)], ["zero"], Answers(folder))[0].answer
+    first = ask([tiny(files)], ["zero"], StoredAnswers(folder))[0].answer
     data = {**first.as_dict(), **change}
     text = json.dumps({name: value for name, value in data.items() if value is not ...})
     base = sqlite3.connect(Path(folder, FILE))
@@ -147,5 +148,5 @@ def test_an_answer_of_something_else_is_told(files, change, told):
     base.commit()
     base.close()
     with pytest.raises(InputError, match=f"answer to {first.question[:8]}: ") as raised:
-        ask([tiny(files)], ["zero"], Answers(folder))
+        ask([tiny(files)], ["zero"], StoredAnswers(folder))
     assert told in str(raised.value)

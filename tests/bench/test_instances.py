@@ -16,8 +16,8 @@ import nest
 from nest.bench import planned
 from nest.bench.instance import (
     Instance,
-    Made,
     Optimum,
+    Solving,
     digest_of,
     digest_of_set,
     layers_of,
@@ -29,7 +29,7 @@ from nest.bench.instances_text import score_text
 from nest.bench.score import SAME, check_prices, score, summary
 from nest.bench.score_document import document as scores_of
 from nest.bench.solving import solve, text_of
-from nest.bench.submission import Submission, load_submission
+from nest.bench.submission import PlannerSubmission, load_submission
 from nest.bench.untried import untried
 from nest.cli.main import main
 from nest.cli.schema import document
@@ -62,14 +62,14 @@ def instance(space: dict | None = None, beyond: bool = False, faster: float = 1.
     seconds = nest.evaluate(
         question.subject, question.cluster, question.job, way).step_time_s / faster
     return Instance(
-        name="small", question=question, layers=layers_of(chain_of(question.subject)), made=Made(
+        name="small", question=question, layers=layers_of(chain_of(question.subject)), made=Solving(
             version="1", command="none", seconds=1.0, time_limit=None),
         optimum=Optimum(step_time_s=seconds, proved=True, lower_bound_s=seconds, gap=0.0,
                         configuration=way))
 
 
 def scored(asked: Instance, configuration: object, **more: object):
-    given = Submission.parse({"planner": "mine", "answers": [
+    given = PlannerSubmission.parse({"planner": "mine", "answers": [
         {"instance": "small", "configuration": configuration, **more}]})
     found, = score(given, {"small": asked})
     return found
@@ -93,7 +93,7 @@ def test_there_are_sixty_problems_of_every_kind() -> None:
 
 def test_files_need_no_catalog(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """All figures are in the file: it reads, and prices, the same without the catalog."""
-    made = Made(version="1", command="none", seconds=1.0, time_limit=None)
+    made = Solving(version="1", command="none", seconds=1.0, time_limit=None)
     files = {}
     for name in ("bert-8", "torus-32-experts", "mixed-16", "skips-16-torus", "llama3-70b-64-fsdp"):
         optimum = instance().optimum
@@ -235,7 +235,7 @@ def test_nothing_that_searches_try_beats_a_proved_optimum(name: str, tmp_path: P
         way = one.optimum.configuration.as_dict()
         for _ in range(rng.choice((1, 2, 3))):
             change(way, rng)
-        given = Submission.parse({"planner": "mine", "answers": [
+        given = PlannerSubmission.parse({"planner": "mine", "answers": [
             {"instance": name, "configuration": way}]})
         answer, = score(given, found)
         counted += answer.status == "ok"
@@ -273,7 +273,7 @@ def change(way: dict, rng: Random) -> None:
 
 
 def test_what_is_not_answered_counts_nothing() -> None:
-    found, = score(Submission(planner="mine", answers=()), {"small": instance()})
+    found, = score(PlannerSubmission(planner="mine", answers=()), {"small": instance()})
     assert (found.status, found.ratio, found.distance) == ("missing", 0.0, None)
     assert summary([found]).mean_distance is None
 

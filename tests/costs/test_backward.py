@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from plain import FAST_MEMORY, LINK, B, S, block, cost, device, group, mixture, model, stack
 
-from nest.costs.backward import Parts, parts
-from nest.costs.choices import Body, Setting
+from nest.costs.backward import BackwardParts, parts
+from nest.costs.choices import Body, StageSetting
 from nest.costs.compute import Machine
 from nest.costs.network.collectives import Network
 from nest.costs.stage import LayerSeconds, chunk_costs, with_parts
@@ -17,7 +17,7 @@ from nest.inputs import Job, Model
 from nest.model import Layer
 
 
-def parts_of(described: Model, tp: int = 1, **machine: Any) -> Parts:
+def parts_of(described: Model, tp: int = 1, **machine: Any) -> BackwardParts:
     """Parts of the last layer of a model on one device, or sharded by ``tp`` with sp."""
     layer = block(described)
     one = {name: np.array([1]) for name in ("cp", "inner", "ep", "recompute")}
@@ -27,7 +27,7 @@ def parts_of(described: Model, tp: int = 1, **machine: Any) -> Parts:
         ep_group=group(1),
         etp_group=group(tp), **one)
     job = Job(global_batch=64, seq_len=S, stack=stack())
-    setting = Setting(Machine(device(**machine), job.stack, "bf16"),
+    setting = StageSetting(Machine(device(**machine), job.stack, "bf16"),
                       Network(np.array([LINK]), np.array([0.0]), np.array([False])), job)
     return parts(layer, body, setting, np.ones(1), np.ones(1))
 

@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 
 import nest
-from nest.bench.instance import Instance, Made, Optimum, layers_of, read_problems
+from nest.bench.instance import Instance, Optimum, Solving, layers_of, read_problems
 from nest.bench.planned import OTHERS
 from nest.bench.score import Scored, score
 from nest.bench.solving import text_of
@@ -39,7 +39,7 @@ def instance(name: str) -> Instance:
         name=name, question=question, layers=layers_of(chain_of(question.subject)),
         optimum=Optimum(step_time_s=1e-3, proved=False, lower_bound_s=1e-3, gap=0.0,
                         configuration=WAY),
-        made=Made(version="1", command="none", seconds=1.0, time_limit=None))
+        made=Solving(version="1", command="none", seconds=1.0, time_limit=None))
 
 
 def scored(path: Path, names: list[str]) -> list[Scored]:

@@ -19,7 +19,7 @@ from test_exports_megatron import plan
 
 import nest
 from nest.errors import InputError, UnsupportedError
-from nest.exports.hosts import Place, Places, host_names, per_node, places
+from nest.exports.hosts import Place, RankPlaces, host_names, per_node, places
 from nest.exports.launchers import HERE, LAUNCHERS, Program
 from nest.exports.target import Files
 
@@ -112,7 +112,7 @@ def test_slurm_takes_the_hosts_of_the_allocation(kind: str) -> None:
 def test_nodes_that_a_plan_leaves_out_are_not_allocated() -> None:
     """Nodes 1 and 2 of 4 have no ranks."""
     at = tuple(Place(node, local) for node in (3, 0) for local in range(2))
-    found = Places(at, 2, ("a", "b", "c", "d"), 2, named=False)
+    found = RankPlaces(at, 2, ("a", "b", "c", "d"), 2, named=False)
     program = Program("pretrain_gpt.py", (), ())
     slurm = LAUNCHERS["slurm"]
     text = "\n".join([HERE, "MASTER_PORT=1", *slurm.lines(found, program)])

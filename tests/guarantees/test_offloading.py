@@ -12,7 +12,7 @@ from instances import Instance, instance
 from oracle import solve
 from oracle_plans import Answer
 
-from nest.costs.choices import Setting
+from nest.costs.choices import StageSetting
 from nest.costs.host import kept_away
 from nest.inputs import Cluster
 from nest.inputs.offload import OFFLOAD_MODULES, Offload
@@ -58,7 +58,7 @@ def best_of(x: Instance, cluster: Cluster, text: str) -> Answer:
     for name, values in Offload.of(text).needs.items():
         space = space.replace(**{name: [one for one in values if space.allows(name, one)]})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(oracle_prices, "Setting", lambda *inputs: Setting(*inputs, gone))
+        patch.setattr(oracle_prices, "Setting", lambda *inputs: StageSetting(*inputs, gone))
         return solve(x.chain, cluster, x.job, space)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import cache
 
 from nest.measured import validation
-from nest.measured.validation import Priced
+from nest.measured.validation import PricedRun
 
 
 @cache
-def rows() -> list[Priced]:
+def rows() -> list[PricedRun]:
     """All rows of the table, priced with the figures of the catalog."""
     return validation.price(validation.read())

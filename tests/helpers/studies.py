@@ -13,7 +13,7 @@ from command_line import CLUSTER
 from descriptions import MODEL
 
 import nest
-from nest.studies.questions import Answer, Answered, VersionedQuestion
+from nest.studies.questions import Answered, Outcome, VersionedQuestion
 from nest.studies.sweep import Sweep, sweep
 
 STUDY = {
@@ -39,10 +39,10 @@ def made_up(question: VersionedQuestion) -> Answered:
     time.sleep(float(os.environ.get(PAUSE, "0")))
     batch = question.job.global_batch
     if batch % 5 == 0:
-        answer = Answer(status="infeasible", message="made up")
+        answer = Outcome(status="infeasible", message="made up")
     else:
         speed = 1000.0 * batch * question.cluster.device.memory ** 0.5
-        answer = Answer(status="ok", tokens_per_s=speed, step_time_s=128.0 * batch / speed,
+        answer = Outcome(status="ok", tokens_per_s=speed, step_time_s=128.0 * batch / speed,
                         samples_per_s=speed / 128, mfu=0.5, peak_memory_bytes=1e9, optimal=True,
                         gap=0.0, plan=f"dp {batch}")
     return Answered(answer.status, answer.model_dump_json(exclude_none=True), None)
@@ -92,4 +92,4 @@ def deadly(question: VersionedQuestion) -> Answered:
     """An answer at once, but for one question, which ends its worker."""
     if abs(question.cluster.levels[0].bandwidth - 200e9) < 20e9:
         os._exit(1)
-    return Answered("ok", Answer(status="ok").model_dump_json(exclude_none=True), None)
+    return Answered("ok", Outcome(status="ok").model_dump_json(exclude_none=True), None)

@@ -13,7 +13,7 @@ from plain import stack
 
 from nest.costs.layer import LayerCosts
 from nest.simulation.events import run
-from nest.simulation.figures import LayerWork, Link, Rates, StageWork
+from nest.simulation.figures import LayerWork, Link, OverlapRates, StageWork
 from nest.simulation.tasks import orders
 
 Named = dict[str, float]
@@ -53,5 +53,5 @@ def off(
         ("forward", "backward", "gathered", "regathered", "scattered")}) for layer in chunk)
         for chunk in chunks))
     links = [[Link(hop)] * len(chunks)] * p
-    events = run(orders(schedule, p, m, len(chunks)), [work] * p, links, Rates(zero=hidden))
+    events = run(orders(schedule, p, m, len(chunks)), [work] * p, links, OverlapRates(zero=hidden))
     return form / events.step_time - 1.0

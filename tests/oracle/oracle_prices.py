@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from oracle_links import Pace, Seen, arrays, fabric
 from oracle_rules import FULL, NONE, Choice, Outer, Policy, shards, shared_level, spreads
 
-from nest.costs.choices import Body, Setting, State
+from nest.costs.choices import Body, StageSetting, State
 from nest.costs.compute import Machine
 from nest.costs.layer import layer_costs
 from nest.costs.network.collectives import Network
@@ -147,7 +147,7 @@ class Pricer:
         )
         self.fabric = fabric(cluster)
         devices = (cluster.device, *cluster.types)
-        self.settings = [Setting(Machine(device, job.stack, job.precision), self.network, job)
+        self.settings = [StageSetting(Machine(device, job.stack, job.precision), self.network, job)
                          for device in devices]
         used = 1.0 - job.stack.fragmentation - job.memory_margin
         self.limits = [device.memory * used - device.memory_reserved - job.stack.workspace

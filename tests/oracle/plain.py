@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from nest.costs.choices import Body, Setting, State
+from nest.costs.choices import Body, StageSetting, State
 from nest.costs.compute import Machine
 from nest.costs.layer import LayerCosts, layer_costs
 from nest.costs.network.collectives import Group, Network
@@ -109,7 +109,7 @@ def cost(
     )
     network = Network(np.array([LINK]), np.array([0.0]), np.array([False]))
     hardware = Machine(device(**(machine or {})), job.stack, precision)
-    return layer_costs(layer, body, state, Setting(hardware, network, job))
+    return layer_costs(layer, body, state, StageSetting(hardware, network, job))
 
 
 def block(described: Model | None = None) -> Layer:

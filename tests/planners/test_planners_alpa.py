@@ -19,8 +19,8 @@ from nest.errors import NoPlanError
 from nest.evaluation.evaluate import chain_of, evaluate
 from nest.inputs import Cluster, Job, SearchSpace
 from nest.planners import planner
-from nest.planners.alpa.inter import Inter, Pipeline, Table
-from nest.planners.alpa.intra import Mesh, Product, Traffic, add_path, products, shard
+from nest.planners.alpa.inter import AlpaPipeline, Inter, StageTable
+from nest.planners.alpa.intra import AlpaProduct, AlpaTraffic, Mesh, add_path, products, shard
 from nest.planners.alpa.layers import merge
 from nest.planners.alpa.program import Edge, solve
 from nest.planners.alpa.stages import Meshes, submeshes
@@ -61,17 +61,17 @@ def test_megatron_products_follow_each_other() -> None:
     layer = chain_of(plain.model()).kinds[1]
     h, ff, tokens = plain.H, plain.FF, 64
     assert products(layer, tokens) == [
-        [Product(tokens * h, tokens * 3 * h, False), Product(0.0, 0.0, True),
-         Product(tokens * h, tokens * h, False)],
-        [Product(tokens * h, tokens * ff, False), Product(tokens * ff, tokens * h, False)],
+        [AlpaProduct(tokens * h, tokens * 3 * h, False), AlpaProduct(0.0, 0.0, True),
+         AlpaProduct(tokens * h, tokens * h, False)],
+        [AlpaProduct(tokens * h, tokens * ff, False), AlpaProduct(tokens * ff, tokens * h, False)],
     ]
 
 
 def test_the_ends_take_token_numbers_and_give_logits() -> None:
     chain = chain_of(plain.model())
     h, v, tokens = plain.H, plain.V, 64
-    assert products(chain.kinds[0], tokens) == [[Product(0.0, tokens * h, False)]]
-    assert products(chain.kinds[-1], tokens) == [[Product(tokens * h, tokens * v, False)]]
+    assert products(chain.kinds[0], tokens) == [[AlpaProduct(0.0, tokens * h, False)]]
+    assert products(chain.kinds[-1], tokens) == [[AlpaProduct(tokens * h, tokens * v, False)]]
 
 
 def test_the_program_finds_the_split_of_megatron() -> None:
@@ -82,7 +82,7 @@ def test_the_program_finds_the_split_of_megatron() -> None:
     """
     view, job = network(8), Job(global_batch=8, seq_len=64, stack=plain.stack())
     for path in products(chain_of(plain.model()).kinds[1], job.seq_len):
-        traffic = Traffic(view, job, Mesh(batch=1, operators=8, samples=8), 1.0)
+        traffic = AlpaTraffic(view, job, Mesh(batch=1, operators=8, samples=8), 1.0)
         nodes: list[np.ndarray] = [np.zeros(1), np.zeros(2)]
         edges: list[Edge] = []
         add_path(nodes, edges, path, traffic)
@@ -164,7 +164,7 @@ def test_an_embedding_joins_the_first_layer() -> None:
 # ---------------------------------------------------------------- the dynamic program
 
 
-def _table(rng: Random, cuts: int, meshes: list[int]) -> Table:
+def _table(rng: Random, cuts: int, meshes: list[int]) -> StageTable:
     pairs = [(i, j) for i in range(cuts) for j in range(i + 1, cuts + 1)]
     ways = [mesh for mesh in meshes for _ in range(rng.randint(1, 2))]
     work = [rng.uniform(0.2, 2.0) for _ in range(cuts)]
@@ -175,11 +175,11 @@ def _table(rng: Random, cuts: int, meshes: list[int]) -> Table:
                for i, j in pairs]
     deepest = [[rng.choice((0, 1, 2, 3, 9, 9)) for _ in ways] for _ in pairs]
     first, end = np.array(pairs).T
-    return Table(first, end, np.array(ways), np.array(seconds), np.array(deepest, dtype=float))
+    return StageTable(first, end, np.array(ways), np.array(seconds), np.array(deepest, dtype=float))
 
 
 def _listed(
-    table: Table, cuts: int, devices: int, starts: dict[int, np.ndarray], batches: int,
+    table: StageTable, cuts: int, devices: int, starts: dict[int, np.ndarray], batches: int,
     depths: set[int],
 ) -> float:
     """Least sum(t) + (B - 1) max(t) of all stages and meshes that cover the devices."""
@@ -226,7 +226,7 @@ def test_the_dynamic_program_equals_listing(first: int) -> None:
     assert found >= 10
 
 
-def _all_limits(table: Table, cuts: int, devices: int, starts: dict[int, np.ndarray],
+def _all_limits(table: StageTable, cuts: int, devices: int, starts: dict[int, np.ndarray],
                 batches: int) -> float:
     """The same by F of section 5.2 for every limit, as the authors' program does it."""
     rows = list(zip(table.first.tolist(), table.end.tolist(), strict=True))
@@ -259,7 +259,7 @@ def test_leaving_limits_out_changes_nothing(first: int) -> None:
         assert (result.seconds if result else math.inf) == pytest.approx(least, rel=1e-9), seed
 
 
-def _check(result: Pipeline, cuts: int, devices: int, table: Table) -> None:
+def _check(result: AlpaPipeline, cuts: int, devices: int, table: StageTable) -> None:
     """Stages follow each other, and cover layers and devices exactly."""
     layer = place = 0
     for stage in result.stages:

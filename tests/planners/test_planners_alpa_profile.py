@@ -16,9 +16,9 @@ from nest.costs.schedules import SCHEDULES
 from nest.costs.stage import LayerSeconds, chunk_costs
 from nest.evaluation.evaluate import evaluate
 from nest.inputs import Configuration, SearchSpace, StageConfiguration
-from nest.planners.alpa.profile import Figures, alone
+from nest.planners.alpa.profile import AlpaLayerSeconds, alone
 from nest.planners.alpa.stages import Meshes, Option
-from nest.planners.prices import Prices
+from nest.planners.prices import PlannerPrices
 
 ANY = SearchSpace()
 ALONE = SCHEDULES["1f1b"]
@@ -33,7 +33,7 @@ def test_a_stage_is_profiled_as_a_whole() -> None:
     """
     stack = plain.stack(overlap_grad_reduce=0.5, overlap_param_gather=0.5, overlap_zero3=0.5)
     one = np.ones((1, 1))
-    each = Figures(free_forward=one, forward=one, free_backward=2 * one, backward=2 * one,
+    each = AlpaLayerSeconds(free_forward=one, forward=one, free_backward=2 * one, backward=2 * one,
                    gathered=0 * one, regathered=0 * one, scattered=0 * one, sync=3 * one,
                    gather=one, once=0.5 * one)
     found = list(alone(each, np.array([0, 0]), np.array([0, 1]), 4, stack))
@@ -52,8 +52,9 @@ def test_many_stages_are_profiled_as_one_is(seed: int) -> None:
     again = bool(rng.integers(2))  # whether the stack gathers them once more before backward
     busy = {"gathered": held * (zero == 2), "regathered": held * (zero == 2) * again,
             "scattered": held * (zero > 0)}
-    each = Figures(*(rng.random((kinds, options)) * rng.integers(1, 4) * busy.get(name, True)
-                     for name in Figures._fields))
+    each = AlpaLayerSeconds(*(
+        rng.random((kinds, options)) * rng.integers(1, 4) * busy.get(name, True)
+        for name in AlpaLayerSeconds._fields))
     order, batches = rng.integers(0, kinds, count), int(rng.integers(1, 6))
     starts = np.arange(count)
     for n, found in enumerate(alone(each, order, starts, batches, stack), start=1):
@@ -103,7 +104,7 @@ def test_stages_alone_take_what_their_layers_do_on_any_stack(first: int) -> None
         batches, rng = x.job.global_batch // micro_batch, Random(seed)
         recompute = rng.choice(("none", "full"))
         table = meshes.table(micro_batch, options, recompute)
-        prices = Prices(x.chain, x.cluster, x.job)
+        prices = PlannerPrices(x.chain, x.cluster, x.job)
         idle = x.job.stack.replace(
             overlap_zero3=0.0, overlap_grad_reduce=0.0, overlap_param_gather=0.0)
         bare = Meshes(x.chain, x.cluster, x.job.replace(stack=idle), ANY).table(

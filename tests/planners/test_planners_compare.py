@@ -18,7 +18,7 @@ from nest.errors import InputError, NoPlanError
 from nest.evaluation.evaluate import chain_of
 from nest.evaluation.even import even_configuration
 from nest.planners import PLANNERS, planner
-from nest.planners.compare import Entry, compare, peak_memory, shortage, to_json
+from nest.planners.compare import ComparedPlan, compare, peak_memory, shortage, to_json
 from nest.planners.mcmc.mcmc import Mcmc
 from nest.planners.membership import outside
 from nest.report.comparison_chart import comparison_figure
@@ -237,8 +237,10 @@ def test_bars_are_as_long_as_throughputs(files):
     fast, slow = (nest.evaluate(model, cluster, job, even_configuration(
         model, cluster, job, tp=tp)) for tp in (1, 4))
     short = fast.model_copy(update={"feasible": False})
-    entries = (Entry("manual", fast, None, 1.0), Entry("zero", slow, "for <some> reason", 2.0),
-               Entry("alpa", None, "none & nothing", 0.1), Entry("piper", short, "short", 0.1))
+    entries = (ComparedPlan("manual", fast, None, 1.0),
+               ComparedPlan("zero", slow, "for <some> reason", 2.0),
+               ComparedPlan("alpa", None, "none & nothing", 0.1),
+               ComparedPlan("piper", short, "short", 0.1))
     axes, = comparison_figure(entries, "a < b").axes
     bars = list(axes.patches)
     assert [bar.get_width() for bar in bars] == [
@@ -261,7 +263,7 @@ def test_plans_that_can_run_come_first(files):
     plan = nest.evaluate(model, cluster, job, even_configuration(model, cluster, job, tp=2))
     fast = plan.unchecked(step_time_s=plan.step_time_s / 2, runnable=False)
     large = plan.unchecked(step_time_s=plan.step_time_s / 4, feasible=False)
-    made = [Entry(name, one, None, 0.5) for name, one in (
+    made = [ComparedPlan(name, one, None, 0.5) for name, one in (
         ("none", None), ("large", large), ("fast", fast), ("runs", plan), ("same", plan))]
     assert [one.planner for one in ranked(made)] == ["runs", "same", "fast", "large", "none"]
     assert fastest(made) is plan and fastest(made[:3]) is fast and fastest(made[:2]) is None
@@ -281,7 +283,8 @@ def test_text_of_made_up_entries(files):
     assert in_a_line(mixed) == "tp 2 pp 2 dp 2 mbs 2 zero 1..3 some recompute"
     other = cluster.replace(name="elsewhere")
     moved = nest.evaluate(model, other, job, way)
-    text = comparison_text((Entry("nest", plan, None, 0.5), Entry("mcmc", moved, None, 0.25)), "t")
+    text = comparison_text((ComparedPlan("nest", plan, None, 0.5),
+                            ComparedPlan("mcmc", moved, None, 0.25)), "t")
     assert "mcmc is priced on elsewhere." in text
     assert [short_number(x) for x in (7.9, 79.96, 952_000, 1.206e6, 999_600)] == [
         "7.90", "80.0", "952 k", "1.21 M", "1.00 M"]

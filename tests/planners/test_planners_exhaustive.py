@@ -16,9 +16,9 @@ from nest.evaluation.even import even_configuration
 from nest.model.legality import divisors, tensor_degrees
 from nest.planners.exhaustive.exhaustive import Exhaustive, best
 from nest.planners.exhaustive.grid import Grid
-from nest.planners.exhaustive.table import Table, in_flight_by_chunk
+from nest.planners.exhaustive.table import PointTable, in_flight_by_chunk
 from nest.planners.membership import outside
-from nest.planners.prices import Prices
+from nest.planners.prices import PlannerPrices
 
 MOE = {"experts": 4, "top_k": 2, "ffn": 64}
 
@@ -50,7 +50,7 @@ def instance(seed: int) -> tuple[nest.Model, nest.Cluster, nest.Job, nest.Search
 def naive(model, cluster, job, space) -> tuple[float | None, float | None, int]:
     """Least seconds that fit and least bytes short, one point after another; and the points."""
     chain, size = chain_of(model), cluster.size
-    prices = Prices(chain, cluster, job)
+    prices = PlannerPrices(chain, cluster, job)
     first, last = chain.body
     fits, short, points = [], [], 0
     experts = (1,) if chain.experts is None else divisors(chain.experts.experts)
@@ -125,7 +125,7 @@ def test_points_cost_what_they_cost_alone(sizes, kind):
         rows = grid.rows(layouts)
         if not rows:
             continue
-        table = Table(grid, pp, layouts, rows)
+        table = PointTable(grid, pp, layouts, rows)
         places |= {place for s in range(pp) for place in table._places(s)}
         for schedule, vpp in grid.ways(pp):
             stages = table.stages(vpp)
@@ -198,7 +198,7 @@ def test_prices_are_those_of_evaluate(name):
     model, cluster = nest.load_model(name), nest.load_cluster("h100-spine-leaf", devices=96)
     job = nest.Job(global_batch=192, seq_len=512)
     chain = chain_of(model)
-    prices = Prices(chain, cluster, job)
+    prices = PlannerPrices(chain, cluster, job)
     seen, rng = 0, random.Random(1)
     for pp, tp, cp, zero, again, vpp, ep, mbs, shard in product(
             (1, 3, 4), (1, 8), (1, 2), (0, 1, 3), ("none", "full"), (1, 2), (1, 4), (1, 2),

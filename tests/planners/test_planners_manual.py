@@ -12,8 +12,8 @@ from nest.evaluation.divisions import even_sizes
 from nest.evaluation.evaluate import chain_of
 from nest.evaluation.plans import Plan
 from nest.inputs import load_stack
-from nest.planners.manual import Degrees, Manual, _Rules
-from nest.planners.prices import Prices
+from nest.planners.manual import Manual, ManualDegrees, _Rules
+from nest.planners.prices import PlannerPrices
 
 SPACE = nest.SearchSpace()
 NEAR = 1.06
@@ -43,7 +43,7 @@ def shape(plan: Plan) -> tuple[int, int, int]:
 
 
 def start(model: nest.Model, cluster: nest.Cluster, job: nest.Job, space: nest.SearchSpace = SPACE
-          ) -> Degrees:
+          ) -> ManualDegrees:
     """What the rules come to before larger degrees: the first that fits, at best on all."""
     rules = _Rules(chain_of(model), cluster, job, space)
     fitting = []
@@ -267,7 +267,7 @@ def test_what_fits_nowhere_is_the_nearest_miss():
     rules = _Rules(chain, cluster, JOB24, SPACE)
     smallest = [next(rules.variants(degrees), None) for degrees in rules.degrees()]
     excess = [rules.prices.price(way).excess for way in smallest if way is not None]
-    found = Prices(chain, cluster, JOB24).price(plan.configuration).excess
+    found = PlannerPrices(chain, cluster, JOB24).price(plan.configuration).excess
     assert found == min(excess) < excess[0]
 
 

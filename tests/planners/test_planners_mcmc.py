@@ -14,13 +14,19 @@ import nest
 from nest.errors import InputError, NoPlanError
 from nest.evaluation.evaluate import chain_of, evaluate
 from nest.evaluation.even import even_configuration
-from nest.planners.demands import Demands, Traffic
+from nest.planners.demands import Demands, LevelTraffic
 from nest.planners.manual import Manual
 from nest.planners.mcmc.mcmc import PENALTY, Mcmc, _Search, metropolis
-from nest.planners.mcmc.moves import Moves
+from nest.planners.mcmc.moves import Proposals
 from nest.planners.membership import outside
-from nest.planners.prices import Price, Prices, degrees_of
-from nest.planners.reconfigurable import DirectLinks, Fabric, Topology, build, totient_strides
+from nest.planners.prices import PlannerPrices, Price, degrees_of
+from nest.planners.reconfigurable import (
+    DirectLinks,
+    ReconfigurablePrices,
+    RingTopology,
+    build,
+    totient_strides,
+)
 
 COSTS = (0.0, 0.15, 1.1, 0.2, 2.0, 0.7)
 
@@ -85,9 +91,9 @@ def job_of(batch: int) -> nest.Job:
 
 
 def moves_of(model: nest.Model, cluster: nest.Cluster, job: nest.Job,
-             space: nest.SearchSpace) -> Moves:
+             space: nest.SearchSpace) -> Proposals:
     chain = chain_of(model)
-    return Moves(chain, cluster, job, space, Prices(chain, cluster, job))
+    return Proposals(chain, cluster, job, space, PlannerPrices(chain, cluster, job))
 
 
 def key(way: nest.Configuration) -> tuple:
@@ -156,7 +162,7 @@ class Every:
         return self.choice(list(permutations(population, count)))
 
 
-def proposals(moves: Moves, way: nest.Configuration) -> dict[tuple, tuple[float, object]]:
+def proposals(moves: Proposals, way: nest.Configuration) -> dict[tuple, tuple[float, object]]:
     """The exact probability of every proposal, but those that stay."""
     found: dict[tuple, tuple[float, object]] = {}
     path: list[int] = []
@@ -375,7 +381,7 @@ def test_what_is_unconnected_gets_a_ring_over_all():
 
 def test_paths_are_forwarded():
     """A ring 0 -> 1 -> 2 -> 3: 0 to 3 passes three links, which also carry 3's 10 bytes to 1."""
-    topology = Topology(Counter({(a, (a + 1) % 4): 1 for a in range(4)}), {})
+    topology = RingTopology(Counter({(a, (a + 1) % 4): 1 for a in range(4)}), {})
     assert topology.paths(0, 3) == [(0, 1), (1, 2), (2, 3)]
     assert topology.load(Demands({}, {(0, 3): 6.0, (3, 1): 10.0})) == (16.0, 3)
 
@@ -384,7 +390,7 @@ def test_demands_by_hand():
     """2 stages of tp 4, 3 replicas, nodes of 4: gradients between replicas, hand-overs in them."""
     model, cluster, job = small(4, tied_embeddings=False), cluster_with((4, 6)), job_of(6)
     way = even_configuration(model, cluster, job, pp=2, tp=4, zero=0)
-    found = Traffic(chain_of(model), cluster, job, 1).of(way)
+    found = LevelTraffic(chain_of(model), cluster, job, 1).of(way)
     # Stage s of replica r is node 2 r + s. Gradients: 2 x 4 bytes x parameters / tp x 2/3 for each
     # of 4 groups. Parameters of stage 0: embedding 100 x 256, 2 layers of 4 h h + 3 h ffn + 2 h.
     layer = 4 * 256 * 256 + 3 * 256 * 1024 + 2 * 256
@@ -394,7 +400,7 @@ def test_demands_by_hand():
     # Hand-over: 2 micro-batches of 1 sample of 128 tokens x 256 x 2 bytes, each way.
     assert found.pairs == {(a, b): pytest.approx(2 * 128 * 256 * 2)
                            for r in range(3) for a, b in ((2 * r, 2 * r + 1), (2 * r + 1, 2 * r))}
-    half = Traffic(chain_of(model), cluster, job, 1).of(
+    half = LevelTraffic(chain_of(model), cluster, job, 1).of(
         even_configuration(model, cluster, job, pp=2, tp=4, zero=1))
     assert half.rings[0, 2, 4] == pytest.approx(0.75 * found.rings[0, 2, 4])  # 4 + 2 of 8 bytes
 
@@ -402,7 +408,7 @@ def test_demands_by_hand():
 def test_tensor_parallelism_and_experts_across_nodes_are_demands():
     model = small(4, moe={"experts": 4, "top_k": 2, "ffn": 64}, heads=8)
     cluster, job = cluster_with((2, 2)), job_of(4)
-    traffic = Traffic(chain_of(model), cluster, job, 1)
+    traffic = LevelTraffic(chain_of(model), cluster, job, 1)
     wide = even_configuration(model, cluster, job, tp=4, etp=1, zero=0)
     # 8 x tokens x h x 2 bytes a layer, both nodes send a half: 4 layers, 4 micro-batches. Experts
     # are held by all 4 devices: 4 layers x 4 experts x 3 x 256 x 64 parameters, 8 bytes, a half.
@@ -417,13 +423,13 @@ def test_effective_figures():
     """3 replicas exchange with one link each: a ring; the switch would do as well."""
     model, cluster, job = small(4), cluster_with((4, 6)), job_of(6)
     way = even_configuration(model, cluster, job, pp=2, tp=4, zero=0)
-    fabric = Fabric(chain_of(model), cluster, job, DirectLinks(1, 3))
+    fabric = ReconfigurablePrices(chain_of(model), cluster, job, DirectLinks(1, 3))
     assert fabric.figures(way) == (1.0, 1)  # a full switch until links are set
     assert fabric.price(way).step_time == pytest.approx(
         evaluate(model, cluster, job, way).step_time_s, rel=1e-9)
     assert fabric.rebuild(way) and not fabric.rebuild(way)
     share, hops = fabric.figures(way)
-    demands = Traffic(chain_of(model), cluster, job, 1).of(way)
+    demands = LevelTraffic(chain_of(model), cluster, job, 1).of(way)
     load, _ = fabric.topology.load(demands)
     assert share == pytest.approx(max(demands.sent().values()) / (3 * load)) and 0 < share < 1
     changed = fabric.cluster_for(way)
@@ -445,7 +451,7 @@ def test_alternating(degree):
     used = plan.inputs.cluster
     assert plan.feasible and "direct links" in used.name
     assert used.resolved_bandwidth[1] <= cluster.resolved_bandwidth[1]
-    fabric = Fabric(chain_of(model), cluster, job, links)
+    fabric = ReconfigurablePrices(chain_of(model), cluster, job, links)
     fabric.rebuild(plan.configuration)
     again = evaluate(model, fabric.cluster_for(plan.configuration), job, plan.configuration)
     assert again.step_time_s == plan.step_time_s

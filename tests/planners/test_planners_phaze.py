@@ -26,8 +26,8 @@ from nest.inputs import Cluster, Job, SearchSpace
 from nest.model import boundary_bytes
 from nest.model.legality import divisors
 from nest.planners import planner
-from nest.planners.flat import Way, flat_network, two_level_network, ways
-from nest.planners.phaze import Choice, Pipelines, deepest_pipeline
+from nest.planners.flat import LayerSplit, flat_network, two_level_network, ways
+from nest.planners.phaze import PhazeChoice, PhazePipelines, deepest_pipeline
 
 ANY = SearchSpace()
 
@@ -84,7 +84,7 @@ class Listing:
         return grow((0,))
 
     @cache  # noqa: B019
-    def layer(self, kind: int, way: Way, mbs: int, policy: int) -> dict[str, float]:
+    def layer(self, kind: int, way: LayerSplit, mbs: int, policy: int) -> dict[str, float]:
         one = np.array([1])
         columns = [np.array([v]) for v in (mbs, way.tp, way.sp, 1, 1, False, way.ep, way.etp)]
         site = Site.alone(np.array([way.tp]))
@@ -97,7 +97,7 @@ class Listing:
         }
 
     @cache  # noqa: B019
-    def held(self, kind: int, way: Way, ranks: int) -> tuple[float, float]:
+    def held(self, kind: int, way: LayerSplit, ranks: int) -> tuple[float, float]:
         """Bytes of parameters and their like; seconds of gradient reduction on the flat network."""
         one, site = np.array([1]), Site.alone(np.array([way.tp * ranks]))
         state = states(fabric_of(self.flat), site, way.tp * one, way.ep * way.etp * one, 0 * one,
@@ -110,7 +110,7 @@ class Listing:
         return self.chain.stage([n for n in range(len(self.chain)) if inside >> n & 1])
 
     @cache  # noqa: B019
-    def transfer(self, cut: int, way: Way, mbs: int) -> float:
+    def transfer(self, cut: int, way: LayerSplit, mbs: int) -> float:
         """One way."""
         if cut in (0, self.chain.downsets()[-1]):
             return 0.0
@@ -120,7 +120,8 @@ class Listing:
                    self.flat.levels[0].latency, self.job.stack).both / 2.0
 
     @cache  # noqa: B019
-    def load(self, before: int, after: int, way: Way, mbs: int, again: bool, s: int) -> float:
+    def load(self, before: int, after: int, way: LayerSplit, mbs: int, again: bool,
+             s: int) -> float:
         """Seconds of a stage that s - 1 others follow; infinite where it does not fit."""
         kinds = self.kinds(before, after)
         into, out = self.transfer(before, way, mbs), self.transfer(after, way, mbs)
@@ -170,9 +171,9 @@ def small(seed: int) -> Instance:
 
 
 @cache
-def chosen(seed: int) -> Choice | None:
+def chosen(seed: int) -> PhazeChoice | None:
     x = small(seed)
-    return Pipelines(x.chain, x.cluster, x.job, ANY).best()
+    return PhazePipelines(x.chain, x.cluster, x.job, ANY).best()
 
 
 @pytest.mark.parametrize("first", range(0, 200, 20))
@@ -220,7 +221,7 @@ def test_its_count_is_that_of_evaluate_where_its_assumptions_hold() -> None:
     space = SearchSpace(pp=1, tp=1, outer_dp=4, recompute="none")
     model = plain.model()
     plan = planner("phaze").plan(model, cluster, job, space)
-    choice = Pipelines(chain_of(model), cluster, job, space).best()
+    choice = PhazePipelines(chain_of(model), cluster, job, space).best()
     assert choice is not None
     update = plan.stages[0].finish_s - plan.stages[0].grad_sync_s
     assert plan.step_time_s - update == pytest.approx(choice.seconds, rel=1e-9)

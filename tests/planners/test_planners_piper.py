@@ -27,9 +27,9 @@ from nest.inputs import Cluster, Job, Profile, SearchSpace
 from nest.model import boundary_bytes
 from nest.model.legality import divisors
 from nest.planners import planner
-from nest.planners.flat import Cuts, Way, body_prices, flat_network, ways
-from nest.planners.piper.piper import Pipeline, Piper
-from nest.planners.piper.stages import Stages
+from nest.planners.flat import Cuts, LayerSplit, body_prices, flat_network, ways
+from nest.planners.piper.piper import Piper, PiperPipeline
+from nest.planners.piper.stages import PiperStages
 
 ANY = SearchSpace()
 
@@ -43,7 +43,9 @@ class Listing:
         self.cuts, self.ways = x.chain.downsets(), ways(x.chain, x.cluster, x.job, ANY)
 
     @cache  # noqa: B019
-    def layer(self, kind: int, way: Way, mbs: int, policy: int) -> tuple[float, float, float]:
+    def layer(
+        self, kind: int, way: LayerSplit, mbs: int, policy: int
+    ) -> tuple[float, float, float]:
         """Seconds of a micro-batch, bytes kept of it, bytes within the layer."""
         one = np.array([1])
         columns = [np.array([v]) for v in (mbs, way.tp, way.sp, 1, 1, False, way.ep, way.etp)]
@@ -55,7 +57,7 @@ class Listing:
         return float(seconds[0]), float(c.activations[0]), float(c.work[0])
 
     @cache  # noqa: B019
-    def held(self, kind: int, way: Way, d: int) -> tuple[float, float]:
+    def held(self, kind: int, way: LayerSplit, d: int) -> tuple[float, float]:
         """Bytes of parameters and their like; seconds of gradient reduction."""
         one, site = np.array([1]), Site.alone(np.array([way.tp * d]))
         state = states(fabric_of(self.flat), site, way.tp * one, way.ep * way.etp * one, 0 * one,
@@ -63,7 +65,7 @@ class Listing:
         c = state_costs(self.chain.kinds[kind], state, setting(self.flat, self.job))
         return float((c.parameters + c.gradients + c.optimizer)[0]), float(c.sync[0])
 
-    def hop(self, cut: int, way: Way, mbs: int) -> float:
+    def hop(self, cut: int, way: LayerSplit, mbs: int) -> float:
         if cut in (0, self.cuts[-1]):
             return 0.0
         lanes = way.tp if way.sp or self.job.stack.scatter_gather else 1
@@ -73,7 +75,7 @@ class Listing:
 
     @cache  # noqa: B019
     def stage(
-        self, before: int, after: int, way: Way, d: int, mbs: int, y: int, share: int
+        self, before: int, after: int, way: LayerSplit, d: int, mbs: int, y: int, share: int
     ) -> float:
         """Least time-per-sample with y micro-batches held; ``share``: D / d."""
         inside = after & ~before
@@ -95,13 +97,13 @@ class Listing:
                 least = min(least, seconds / d + sync / (self.job.global_batch // mbs))
         return least
 
-    def shapes(self, common: int) -> Iterator[tuple[list[int], list[tuple[Way, int]]]]:
+    def shapes(self, common: int) -> Iterator[tuple[list[int], list[tuple[LayerSplit, int]]]]:
         """Cuts and columns of all pipelines on consecutive aligned blocks."""
         columns = [(way, d) for way in self.ways for d in divisors(common)]
 
         def grow(
-            path: list[int], chosen: list[tuple[Way, int]], start: int
-        ) -> Iterator[tuple[list[int], list[tuple[Way, int]]]]:
+            path: list[int], chosen: list[tuple[LayerSplit, int]], start: int
+        ) -> Iterator[tuple[list[int], list[tuple[LayerSplit, int]]]]:
             if path[-1] == self.cuts[-1]:
                 yield path, chosen
                 return
@@ -138,7 +140,7 @@ def small(seed: int) -> Instance:
 
 
 @cache
-def chosen(seed: int, pp: int | None = None) -> tuple[Pipeline, float, int] | None:
+def chosen(seed: int, pp: int | None = None) -> tuple[PiperPipeline, float, int] | None:
     x = small(seed)
     return Piper().choose(x.chain, x.cluster, x.job, SearchSpace(pp=pp))
 
@@ -163,7 +165,7 @@ def test_stages_cost_and_hold_what_listing_says(first: int) -> None:
             continue
         found = [way for way, _ in columns]
         prices = body_prices(x.chain, x.cluster, x.job, found, [1] * len(found))
-        stages = Stages(cuts, x.cluster, x.job, ANY, columns, prices, 1, common)
+        stages = PiperStages(cuts, x.cluster, x.job, ANY, columns, prices, 1, common)
         for i, c in itertools.product(range(cuts.last), range(len(columns))):
             way, d = columns[c]
             y = rng.randint(1, 6)

@@ -11,7 +11,7 @@ from random_plans import random_plan
 
 from nest.errors import InputError
 from nest.evaluation.evaluate import evaluate
-from nest.planners.prices import Prices
+from nest.planners.prices import PlannerPrices
 
 
 @pytest.mark.parametrize(("draw", "refused"), [
@@ -20,7 +20,7 @@ def test_they_take_what_evaluate_takes(draw, refused):
     taken, reasons = 0, ""
     for seed in range(22):
         x, rng = draw(seed), Random(f"taken {seed}")
-        prices = Prices(x.chain, x.cluster, x.job)
+        prices = PlannerPrices(x.chain, x.cluster, x.job)
         for _ in range(25):
             way = random_plan(rng, x)
             try:
@@ -42,8 +42,8 @@ def test_a_sequence_that_the_model_does_not_take():
     x = next(x for x in map(instance, range(500)) if x.chain.model and x.chain.model.positions)
     rng = Random("sequence")
     long = x.job.replace(seq_len=2 * x.chain.model.positions)
-    while not Prices(x.chain, x.cluster, x.job).legal(way := random_plan(rng, x)):
+    while not PlannerPrices(x.chain, x.cluster, x.job).legal(way := random_plan(rng, x)):
         pass
     with pytest.raises(InputError, match="learned positions"):
         evaluate(x.model, x.cluster, long, way)
-    assert not Prices(x.chain, x.cluster, long).legal(way)
+    assert not PlannerPrices(x.chain, x.cluster, long).legal(way)

@@ -10,14 +10,14 @@ import pytest
 
 import nest
 from nest.errors import InputError
-from nest.reading.shell import Script
+from nest.reading.shell import ShellScript
 
 RUN = "pretrain_gpt.py --num-layers 8"
 
 
 def words(text: str, **given: str) -> list[str]:
     """Of the last command."""
-    script = Script(text, "run.sh", given)
+    script = ShellScript(text, "run.sh", given)
     return [script.plain(word) for word in script.commands[-1].words]
 
 
@@ -284,7 +284,7 @@ def test_arguments_are_those_of_bash(text: str, given: tuple[str, ...]) -> None:
     done = subprocess.run(["bash", "-c", text, "run.sh", *given], capture_output=True, text=True,
                           check=True)
     numbered = {str(n): word for n, word in enumerate(given, 1)}
-    found = Script(text, "run.sh", numbered)
+    found = ShellScript(text, "run.sh", numbered)
     assert [found.plain(word) for word in found.commands[-1].words[2:]] == (
         done.stdout.split("\n")[:-1])
 
@@ -308,6 +308,6 @@ def test_arguments_that_are_not_given_are_asked_for(tmp_path: Path) -> None:
 
 
 def test_arguments_behind_a_shift_that_may_be_run_are_not_guessed() -> None:
-    script = Script("if grep -q x y; then shift; fi\nprog $1", "run.sh", {"1": "a"})
+    script = ShellScript("if grep -q x y; then shift; fi\nprog $1", "run.sh", {"1": "a"})
     with pytest.raises(InputError, match="is not understood, and nothing is executed"):
         script.need(script.commands[-1].words[1], "--x")

@@ -19,7 +19,7 @@ from uvicorn.server import ServerState  # noqa: E402
 
 from nest.server import app as addresses  # noqa: E402
 from nest.server import connections  # noqa: E402
-from nest.server.settings import HEADER, Settings  # noqa: E402
+from nest.server.settings import HEADER, ServerSettings  # noqa: E402
 
 GET = b"GET / HTTP/1.1\r\nhost: localhost\r\n"
 QUICK = 0.2
@@ -231,7 +231,7 @@ def test_a_body_that_does_not_arrive_is_told(monkeypatch: pytest.MonkeyPatch) ->
         return sent[0]["status"], json.loads(sent[1]["body"])
 
     async def both() -> None:
-        found = addresses.application(Settings(workers=1, token="0123456789abcdef"))
+        found = addresses.application(ServerSettings(workers=1, token="0123456789abcdef"))
         right = (b"authorization", b"bEARER  0123456789abcdef")
         assert (await asked(found, []))[0] == 401
         status, told = await asked(found, [right])

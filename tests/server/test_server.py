@@ -20,7 +20,7 @@ from nest import InputError, __version__, load_plan, plan  # noqa: E402
 from nest.questions import read_question  # noqa: E402
 from nest.server.app import application  # noqa: E402
 from nest.server.schema import openapi  # noqa: E402
-from nest.server.settings import TOKEN, Settings, token_of  # noqa: E402
+from nest.server.settings import TOKEN, ServerSettings, token_of  # noqa: E402
 
 QUESTION = {"model": "bert-large", "cluster": {"base": "dgx-a100", "devices": 8},
             "job": {"global_batch": 64, "seq_len": 512}}
@@ -31,7 +31,7 @@ LOCAL = "http://localhost"
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[TestClient]:
-    with TestClient(application(Settings(workers=1, grace=1.0)), LOCAL) as found:
+    with TestClient(application(ServerSettings(workers=1, grace=1.0)), LOCAL) as found:
         yield found
 
 
@@ -254,7 +254,8 @@ def test_sweeps_are_cancelled(client: TestClient) -> None:
 
 
 def test_a_token_is_asked_for() -> None:
-    with TestClient(application(Settings(workers=1, token=SECRET, grace=1.0)), LOCAL) as client:
+    with TestClient(application(ServerSettings(workers=1, token=SECRET, grace=1.0)),
+                    LOCAL) as client:
         error(client.get("/v1/catalog"), 401)
         error(client.get("/v1/catalog", headers={"authorization": "Bearer wrong"}), 401)
         for right in (f"Bearer {SECRET}", f"bearer {SECRET}", f"BEARER  {SECRET}"):
@@ -270,7 +271,7 @@ def test_a_token_is_asked_for() -> None:
 ])
 def test_settings_that_are_not_allowed(given: dict) -> None:
     with pytest.raises(InputError, match="allowed: "):
-        Settings(**given)
+        ServerSettings(**given)
 
 
 def test_tokens_come_from_a_file_or_the_environment(tmp_path, monkeypatch) -> None:
@@ -281,5 +282,5 @@ def test_tokens_come_from_a_file_or_the_environment(tmp_path, monkeypatch) -> No
     assert token_of(None) == "of the environment"
     with pytest.raises(InputError, match="token-file"):
         token_of(str(tmp_path / "none"))
-    assert Settings(host="::1").local and Settings(host="localhost").local
-    assert not Settings(host="0.0.0.0", token=SECRET).local
+    assert ServerSettings(host="::1").local and ServerSettings(host="localhost").local
+    assert not ServerSettings(host="0.0.0.0", token=SECRET).local

@@ -14,7 +14,7 @@ from nest import evaluate
 from nest.errors import InputError, OutputError
 from nest.inputs import load_configuration
 from nest.questions import Answer, read_question
-from nest.server.answers import OVERHEAD, Answers
+from nest.server.answers import OVERHEAD, ReplyCache
 from nest.server.work import (
     ENDPOINTS,
     Limits,
@@ -177,7 +177,7 @@ def test_what_is_no_study_is_told(body: bytes) -> None:
 
 
 def test_answers_used_last_are_kept_within_their_bytes() -> None:
-    kept = Answers(3 * (OVERHEAD + 100))
+    kept = ReplyCache(3 * (OVERHEAD + 100))
     for name in "abc":
         kept.keep(name, Reply(200, name.encode() * 100))
     assert kept.get("a") is not None
@@ -193,22 +193,22 @@ def test_answers_in_a_file_outlive_the_server(
 ) -> None:
     file, reply = str(tmp_path / "kept.db"), Reply(422, b'{"error": "infeasible"}', True)
     for most in (10**6, 0):  # with and without room in memory
-        kept = Answers(most, file)
+        kept = ReplyCache(most, file)
         kept.store("a", reply)
         kept.keep("b", reply)
         assert kept.get("a") == reply
         kept.close()
-        again = Answers(most, file)
+        again = ReplyCache(most, file)
         assert again.get("a") == reply and again.get("b") is None
         with monkeypatch.context() as other:
             other.setattr("nest.server.answers.VERSION", "0.0.0")
-            assert Answers(most, file).get("a") is None
+            assert ReplyCache(most, file).get("a") is None
         again.close()
 
     def full(*_: object) -> None:
         raise OutputError("kept.db: cannot be written (the disk is full)")
 
-    kept = Answers(10**6, file)
+    kept = ReplyCache(10**6, file)
     monkeypatch.setattr("nest.studies.store.Store.add", full)
     kept.store("c", reply)
     assert kept.get("c") == reply and "the disk is full" in caplog.text
@@ -217,7 +217,7 @@ def test_answers_in_a_file_outlive_the_server(
     kept.close()
     (tmp_path / "other.db").write_text("x" * 1000)
     with pytest.raises(InputError, match=r"other\.db"):
-        Answers(10**6, str(tmp_path / "other.db"))
+        ReplyCache(10**6, str(tmp_path / "other.db"))
 
 
 # ---------------------------------------------------------------- made-up requests

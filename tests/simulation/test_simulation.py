@@ -9,13 +9,13 @@ import pytest
 
 from nest.errors import KernelError
 from nest.simulation.events import Ran, run
-from nest.simulation.figures import ChunkMemory, LayerWork, Link, Rates, StageWork
+from nest.simulation.figures import ChunkMemory, LayerWork, Link, OverlapRates, StageWork
 from nest.simulation.memory import levels, peak
 from nest.simulation.record import COMPUTE, DATA, Record
 from nest.simulation.stream import Stream
 from nest.simulation.tasks import Task, orders
 
-HALF = Rates(0.5, 0.5, 0.5)
+HALF = OverlapRates(0.5, 0.5, 0.5)
 INSTANT = Link(0.0)
 
 
@@ -206,7 +206,7 @@ def test_zero3_gathers_one_layer_ahead() -> None:
     assert ran.spent[0].zero == 4
     # Nothing hides without computing to hide under, everything with enough of it but the first.
     assert simulated("1f1b", 1, stage(layer, layer)).step_time == 12 + 4 * 2
-    full = simulated("1f1b", 1, stage(layer, layer), rates=Rates(1, 1, 1))
+    full = simulated("1f1b", 1, stage(layer, layer), rates=OverlapRates(1, 1, 1))
     assert full.step_time == 12 + 2
 
 

@@ -18,7 +18,7 @@ from nest.errors import InputError
 from nest.studies.charts import front_figure, heat_map, objective_of, pair_of, sensitivity_figure
 from nest.studies.loading import load_study
 from nest.studies.objectives import OBJECTIVES
-from nest.studies.questions import Answer
+from nest.studies.questions import Outcome
 from nest.studies.results import number_of, summary
 from nest.studies.sweep import stored, sweep
 from nest.studies.tables import FORMATS, columns, write
@@ -239,7 +239,7 @@ def test_days_and_money_have_the_range_of_the_step_time(tmp_path):
     """A step of 0.8 to 1.5 times the price: so are days and money."""
     def ranged(question):
         found = made_up(question)
-        answer = Answer.model_validate_json(found.answer)
+        answer = Outcome.model_validate_json(found.answer)
         step = answer.step_time_s
         return found._replace(answer=answer.replace(
             low_s=None if step is None else 0.8 * step,

@@ -17,7 +17,7 @@ from nest.studies.expressions import Expression
 from nest.studies.fields import with_field
 from nest.studies.loading import load_study
 from nest.studies.points import Point, Points, best_first, combinations
-from nest.studies.prices import Prices, bill, switches_of
+from nest.studies.prices import PriceList, bill, switches_of
 from nest.studies.study import Study
 
 
@@ -252,8 +252,8 @@ def test_graphs_have_no_prices_of_switches():
     cluster = nest.load_network("torus:dims=2x2,device=h100-sxm")
     names = {"cluster": cluster, "model": None, "job": None, "devices": cluster.size}
     with pytest.raises(InputError, match="for clusters with levels alone"):
-        bill(Prices(switch=1), names)
-    assert bill(Prices(device_hour=2), names).hour == 2 * cluster.size
+        bill(PriceList(switch=1), names)
+    assert bill(PriceList(device_hour=2), names).hour == 2 * cluster.size
 
 
 # ---------------------------------------------------------------- mistakes

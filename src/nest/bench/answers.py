@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from nest import __version__
-from nest.bench.paper import Described
+from nest.bench.paper import PlannerInputs
 from nest.errors import InputError
 from nest.inputs.base import Description, Flag, Name, Number, Whole
 from nest.inputs.files import parse_text
@@ -25,7 +25,7 @@ Text = Annotated[str, Field(max_length=4000)]
 Positive = Annotated[Number, Field(gt=0)]
 
 
-class Answer(Description):
+class PlannerAnswer(Description):
     """What one planner chose, priced by `nest.evaluate`."""
 
     schema_: Annotated[Literal["nest.answer/1"], Field(alias="schema")] = Field(
@@ -60,7 +60,7 @@ class Answer(Description):
         return self
 
 
-def digest(described: Described, planner: str, options: Mapping[str, Any]) -> str:
+def digest(described: PlannerInputs, planner: str, options: Mapping[str, Any]) -> str:
     """SHA-256 of all that an answer depends on, as 64 hexadecimal digits.
 
     Parameters
@@ -73,7 +73,7 @@ def digest(described: Described, planner: str, options: Mapping[str, Any]) -> st
     return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 
 
-class Answers:
+class StoredAnswers:
     """The answers of a folder, by digest; new ones are stored at once.
 
     Parameters
@@ -93,7 +93,7 @@ class Answers:
         self.path = os.path.join(folder, FILE)
         self._store = Store(self.path)
 
-    def get(self, question: str) -> Answer | None:
+    def get(self, question: str) -> PlannerAnswer | None:
         """The answer to a question by its digest; None: not asked yet.
 
         Raises
@@ -108,13 +108,13 @@ class Answers:
         if not isinstance(data, dict) or data.get("schema") != "nest.answer/1":
             raise InputError(f"{where}: got no answer of a planner; allowed: the schema "
                              "nest.answer/1 (another -o FOLDER starts anew)")
-        return Answer.parse(data, where)
+        return PlannerAnswer.parse(data, where)
 
     def close(self) -> None:
         """Close the file."""
         self._store.close()
 
-    def add(self, answer: Answer) -> None:
+    def add(self, answer: PlannerAnswer) -> None:
         """Store an answer, also on disk.
 
         Raises

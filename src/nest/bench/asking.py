@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from nest.bench.answers import Answer, Answers, digest
-from nest.bench.paper import OPTIONS, Question
-from nest.planners.compare import Entry, compare, peak_memory
+from nest.bench.answers import PlannerAnswer, StoredAnswers, digest
+from nest.bench.paper import OPTIONS, PaperQuestion
+from nest.planners.compare import ComparedPlan, compare, peak_memory
 from nest.report.comparison_text import in_a_line
 
 
-class Asked(NamedTuple):
+class PlannerRun(NamedTuple):
     """A question, a planner and its answer."""
 
-    question: Question
+    question: PaperQuestion
     planner: str
-    answer: Answer
+    answer: PlannerAnswer
 
 
 def ask(
-    questions: Sequence[Question], planners: Sequence[str], answers: Answers,
-    tell: Callable[[Question, str], None] = lambda question, planner: None,
-) -> list[Asked]:
+    questions: Sequence[PaperQuestion], planners: Sequence[str], answers: StoredAnswers,
+    tell: Callable[[PaperQuestion, str], None] = lambda question, planner: None,
+) -> list[PlannerRun]:
     """Give every answer; ask only for those that are missing.
 
     Parameters
@@ -47,13 +47,13 @@ def ask(
                     *described, [planner], {**OPTIONS, "nest": {"beyond_stack": True}})
                 answer = _answer(question, key, entry)
                 answers.add(answer)
-            found.append(Asked(question, planner, answer))
+            found.append(PlannerRun(question, planner, answer))
     return found
 
 
-def _answer(question: Question, key: str, entry: Entry) -> Answer:
+def _answer(question: PaperQuestion, key: str, entry: ComparedPlan) -> PlannerAnswer:
     plan = entry.plan
-    return Answer.parse({
+    return PlannerAnswer.parse({
         "schema": "nest.answer/1", "question": key, "model": question.model,
         "cluster": question.cluster, "devices": question.devices, "mbs": question.mbs,
         "planner": entry.planner, "feasible": entry.feasible,

@@ -55,7 +55,7 @@ class Layers(Written):
     parameters: int | None = Field(description="of one of them; null: measured, see the profile")
 
 
-class Made(Written):
+class Solving(Written):
     """How an optimum was found."""
 
     version: str = Field(description="of NEST")
@@ -72,7 +72,7 @@ class Instance(Written):
     question: Question = Field(description="model or profile, cluster, job, space, search")
     layers: tuple[Layers, ...] = Field(description="of the model or profile, the first ones first")
     optimum: Optimum
-    made: Made
+    made: Solving
     digest: Digest | None = Field(
         None, description="SHA-256 of all other fields but `made`; null: of a file of 1.0")
 

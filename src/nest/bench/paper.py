@@ -48,7 +48,7 @@ BOUNDS = {"mcmc": "3,000 proposals"}
 """The same in words."""
 
 
-class Described(NamedTuple):
+class PlannerInputs(NamedTuple):
     """What a planner is asked."""
 
     model: Model
@@ -58,7 +58,7 @@ class Described(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Question:
+class PaperQuestion:
     """What is trained, and where."""
 
     part: str
@@ -77,21 +77,21 @@ class Question:
         """What changes within the part: the micro-batch, or the devices."""
         return self.mbs if self.part == "micro-batch" else self.devices
 
-    def described(self) -> Described:
+    def described(self) -> PlannerInputs:
         """What is asked in full.
 
         Raises
         ------
         InputError : model or cluster cannot be read.
         """
-        return Described(
+        return PlannerInputs(
             load_model(self.model), load_cluster(self.cluster, devices=self.devices),
             # the margin is younger than the stored answers, and the paper has none
             Job(global_batch=self.global_batch, seq_len=self.seq_len, memory_margin=0.0),
             SearchSpace.parse({"mbs": self.mbs}))
 
 
-def questions(parts: Iterable[str] = PARTS, models: Iterable[str] = MODELS) -> list[Question]:
+def questions(parts: Iterable[str] = PARTS, models: Iterable[str] = MODELS) -> list[PaperQuestion]:
     """The questions of some parts about some models, model by model.
 
     Parameters
@@ -105,7 +105,7 @@ def questions(parts: Iterable[str] = PARTS, models: Iterable[str] = MODELS) -> l
         "h100": [("h100-spine-leaf", devices, 1) for devices in (128, 1024)],
     }
     named = list(models)
-    return [Question(part, model, cluster, devices, mbs, GLOBAL_BATCH, MODELS[model])
+    return [PaperQuestion(part, model, cluster, devices, mbs, GLOBAL_BATCH, MODELS[model])
             for part in parts for model in named for cluster, devices, mbs in points[part]]
 
 

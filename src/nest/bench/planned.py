@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from nest.bench.instance import Instance
-from nest.bench.submission import Submission, Submitted
+from nest.bench.submission import PlannerSubmission, SubmittedAnswer
 from nest.bench.working import done
 from nest.errors import InputError, LimitError
 from nest.inputs.files import write_text_atomic
@@ -62,11 +62,11 @@ def answers_of(
             store.add(asked[pair], "ok", found.model_dump_json(by_alias=True))
             tell(", ".join(pair))
         with store.reading("an answer"):
-            answers = {pair: Submitted.model_validate_json(store.answer(key) or "")
+            answers = {pair: SubmittedAnswer.model_validate_json(store.answer(key) or "")
                        for pair, key in asked.items()}
     files = {}
     for planner in planners:
-        whole = Submission(
+        whole = PlannerSubmission(
             planner=planner, note=f"nest compare of NEST {VERSION}, {time_limit:g} s an answer",
             answers=tuple(answers[planner, name] for name in instances))
         files[planner] = os.path.join(folder, f"{planner}.json")
@@ -79,7 +79,7 @@ def _key(planner: str, instance: Instance, time_limit: float) -> str:
     return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 
 
-def answer(planner: str, instance: Instance, time_limit: float) -> Submitted:
+def answer(planner: str, instance: Instance, time_limit: float) -> SubmittedAnswer:
     """The answer of a planner, or why it has none; runs in a worker.
 
     Parameters
@@ -100,7 +100,8 @@ def answer(planner: str, instance: Instance, time_limit: float) -> Submitted:
         reason = str(error)
     except InputError as error:
         reason = error.problems[0]
-    return Submitted(instance=instance.name, digest=instance.digest, configuration=configuration,
+    return SubmittedAnswer(instance=instance.name, digest=instance.digest,
+                           configuration=configuration,
                      seconds=round(time.process_time() - started, 3),
                      reason=None if reason is None else " ".join(reason.split())[:4000])
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from nest.bench.asking import Asked
-from nest.bench.paper import Question
+from nest.bench.asking import PlannerRun
+from nest.bench.paper import PaperQuestion
 from nest.bench.published import Published
 
 OWN, BASE = "nest", "manual"
@@ -17,8 +17,8 @@ OWN, BASE = "nest", "manual"
 class Result(NamedTuple):
     """An answer, compared with the others to its question."""
 
-    asked: Asked
-    base: Question | None
+    asked: PlannerRun
+    base: PaperQuestion | None
     """Where throughput 1 is: the smallest point of part and model at which the base fits."""
     relative: float | None
     """Throughput over that of the base there; None: there is no base, or this one is infeasible."""
@@ -44,7 +44,7 @@ class Gain(NamedTuple):
     """Questions to which the planner has no answer that fits, or none is published."""
 
 
-def results(asked: Sequence[Asked]) -> list[Result]:
+def results(asked: Sequence[PlannerRun]) -> list[Result]:
     """Compare answers.
 
     Parameters
@@ -54,7 +54,7 @@ def results(asked: Sequence[Asked]) -> list[Result]:
     """
     speed = {(one.question, one.planner): one.answer.tokens_per_s
              for one in asked if one.answer.feasible}
-    bases: dict[tuple[str, str], Question] = {}
+    bases: dict[tuple[str, str], PaperQuestion] = {}
     for one in sorted(asked, key=lambda one: one.question.point):
         if one.planner == BASE and one.answer.feasible:
             bases.setdefault((one.question.part, one.question.model), one.question)

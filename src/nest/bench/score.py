@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
 
 from nest.bench.instance import Instance
-from nest.bench.submission import Submission, Submitted
+from nest.bench.submission import PlannerSubmission, SubmittedAnswer
 from nest.bench.untried import untried
 from nest.errors import InputError
 from nest.evaluation.evaluate import chain_of, priced
@@ -80,7 +80,7 @@ class Summary(NamedTuple):
     """The same of the others."""
 
 
-def score(submission: Submission, instances: Mapping[str, Instance]) -> list[Scored]:
+def score(submission: PlannerSubmission, instances: Mapping[str, Instance]) -> list[Scored]:
     """Price the answers of a planner, in the order of the instances.
 
     Raises
@@ -112,7 +112,7 @@ def _price(instance: Instance, way: Configuration) -> Plan:
     return priced(chain_of(asked.subject), asked.cluster, asked.job, way)
 
 
-def _scored(instance: Instance, answer: Submitted | None) -> Scored:
+def _scored(instance: Instance, answer: SubmittedAnswer | None) -> Scored:
     if answer is None:
         return Scored(instance, "missing", None, None, None)
     if answer.configuration is None:

@@ -47,7 +47,7 @@ class PlannerScore(Written):
     answers: tuple[ScoredAnswer, ...]
 
 
-class Score(Written):
+class ScoreDocument(Written):
     """What the answers of planners are worth."""
 
     schema_: Annotated[str, Field(alias="schema")] = SCHEMA
@@ -56,10 +56,10 @@ class Score(Written):
     planners: tuple[PlannerScore, ...]
 
 
-def document(scores: Mapping[str, Sequence[Scored]]) -> Score:
+def document(scores: Mapping[str, Sequence[Scored]]) -> ScoreDocument:
     """Scores by planner as a document."""
     asked = {one.instance.name: one.instance for found in scores.values() for one in found}
-    return Score(instances=digest_of_set(asked),
+    return ScoreDocument(instances=digest_of_set(asked),
                  planners=tuple(_planner(name, found) for name, found in scores.items()))
 
 

@@ -7,14 +7,14 @@ import json
 import os
 from collections.abc import Callable, Mapping
 
-from nest.bench.instance import Instance, Made, Optimum, digest_of, layers_of
+from nest.bench.instance import Instance, Optimum, Solving, digest_of, layers_of
 from nest.bench.working import done
 from nest.errors import InputError
 from nest.evaluation.evaluate import chain_of
 from nest.inputs.files import write_text_atomic
 from nest.questions import Question
 from nest.studies.engines import Engine, prepare
-from nest.studies.questions import Answer, VersionedQuestion, ask, plan_of
+from nest.studies.questions import Outcome, VersionedQuestion, ask, plan_of
 from nest.studies.store import FILE, Store, make_folder
 from nest.studies.version import VERSION
 
@@ -57,11 +57,11 @@ def solve(
         for name, answered in done(engine, ask, missing, prepare):
             if answered.status == "failed":
                 raise InputError(
-                    f"{name}: {Answer.model_validate_json(answered.answer).message}")
+                    f"{name}: {Outcome.model_validate_json(answered.answer).message}")
             store.add(keys[name], *answered)
             tell(name)
         with store.reading("an answer"):
-            answers = {name: Answer.model_validate_json(store.answer(key) or "")
+            answers = {name: Outcome.model_validate_json(store.answer(key) or "")
                        for name, key in keys.items()}
             found = {name: _instance(name, problems[name], answer, store.plan(keys[name]) or b"",
                                      time_limit)
@@ -88,7 +88,7 @@ def key_of(question: VersionedQuestion) -> str:
 
 
 def _instance(
-    name: str, question: Question, answer: Answer, plan: bytes, time_limit: float
+    name: str, question: Question, answer: Outcome, plan: bytes, time_limit: float
 ) -> Instance:
     """An instance of what is stored; ``evaluate`` prices its configuration once more."""
     best = plan_of(plan)
@@ -98,5 +98,5 @@ def _instance(
         optimum=Optimum(
             step_time_s=best.step_time_s, proved=best.optimal, lower_bound_s=best.lower_bound_s,
             gap=max(best.gap, 0.0), configuration=best.configuration),
-        made=Made(version=VERSION, seconds=answer.seconds, time_limit=time_limit,
+        made=Solving(version=VERSION, seconds=answer.seconds, time_limit=time_limit,
                   command=f"nest bench instances --only {name} --time-limit {time_limit:g}")))

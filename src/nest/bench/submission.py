@@ -23,7 +23,7 @@ Unread = Annotated[Any, WrapValidator(
 """Read when it is priced, so that one bad configuration does not spoil the others."""
 
 
-class Submitted(Description):
+class SubmittedAnswer(Description):
     """The answer to one instance."""
 
     instance: str = Field(description="its name", max_length=100)
@@ -37,18 +37,18 @@ class Submitted(Description):
         None, description="why there is no configuration")
 
 
-class Submission(Description):
+class PlannerSubmission(Description):
     """The answers of one planner."""
 
     schema_: Annotated[str, Field(alias="schema", pattern=SCHEMAS)] = SCHEMA
     planner: Name = Field(description="name and version of the planner")
     note: Annotated[str, Field(max_length=4000)] = Field("", description="for people")
-    answers: tuple[Submitted, ...] = Field(description="at most one for each instance")
+    answers: tuple[SubmittedAnswer, ...] = Field(description="at most one for each instance")
 
 
 def load_submission(
     path: str, instances: Mapping[str, str | None]
-) -> tuple[Submission, tuple[str, ...]]:
+) -> tuple[PlannerSubmission, tuple[str, ...]]:
     """Read the answers of a planner.
 
     Parameters
@@ -70,7 +70,7 @@ def load_submission(
     if not (isinstance(schema, str) and re.fullmatch(SCHEMAS, schema)):
         raise InputError(f'{shown}: schema: got {shorten(schema)}; allowed: "{SCHEMA}" or another '
                          "minor version")
-    found, notes = Submission.parse_known(data, shown)
+    found, notes = PlannerSubmission.parse_known(data, shown)
     known = list(instances)
     problems = []
     for number, one in enumerate(found.answers):

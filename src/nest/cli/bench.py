@@ -15,7 +15,7 @@ from nest.cli.examples import epilog
 from nest.cli.naming import App
 
 if TYPE_CHECKING:
-    from nest.bench.paper import Question
+    from nest.bench.paper import PaperQuestion
     from nest.bench.results import Result
 
 app = App(
@@ -68,7 +68,7 @@ def paper(
     on 256 devices, and on the H100 spine-leaf. All plans are priced in the same way. Answers are
     stored, so that a later run only computes those that are missing.
     """
-    from nest.bench.answers import Answers
+    from nest.bench.answers import StoredAnswers
     from nest.bench.asking import ask
     from nest.bench.paper import MODELS, PARTS, questions
     from nest.bench.results import results
@@ -80,7 +80,7 @@ def paper(
     need_matplotlib("bench paper")
     names = chosen("planners", planners, PLANNERS)
     wanted = questions(chosen("part", part, PARTS), chosen("models", models, MODELS))
-    answers = Answers(folder)
+    answers = StoredAnswers(folder)
     with closing(answers), progress(quiet), _bar(len(wanted) * len(names), quiet) as tell:
         found = results(ask(wanted, names, answers, tell))
     files = [answers.path]
@@ -100,7 +100,7 @@ def paper(
 
 
 @contextmanager
-def _bar(total: int, quiet: bool) -> Iterator[Callable[[Question, str], None]]:
+def _bar(total: int, quiet: bool) -> Iterator[Callable[[PaperQuestion, str], None]]:
     """A progress bar on stderr; a call advances it and shows the current question."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -111,7 +111,7 @@ def _bar(total: int, quiet: bool) -> Iterator[Callable[[Question, str], None]]:
         task = bar.add_task("", total=total)
         started = False
 
-        def tell(question: Question, planner: str) -> None:
+        def tell(question: PaperQuestion, planner: str) -> None:
             nonlocal started
             bar.update(task, advance=int(started), description=(
                 f"{question.model}, {question.devices:,} devices, {planner}"))

@@ -124,7 +124,7 @@ def collectives(
     """Fit the levels of a cluster to measured collectives."""
     from nest.inputs import Cluster, load_cluster
     from nest.measured.calibration.collectives import SMALLEST, fit_collectives, to_json
-    from nest.measured.calibration.timings import Asked, read_collectives
+    from nest.measured.calibration.timings import TimingSelection, read_collectives
     from nest.measured.calibration.written import cluster_data
     from nest.report.calibration_text import network_text
 
@@ -132,7 +132,8 @@ def collectives(
     for name, value in (("node-size", node_size), ("ranks", ranks), ("nodes", nodes)):
         if value is not None and value < 1:
             raise InputError(f"{name}: got {value}; allowed: 1 and more")
-    measured, notes = read_collectives(files, Asked(collective, ranks, nodes, gpu, system))
+    measured, notes = read_collectives(
+        files, TimingSelection(collective, ranks, nodes, gpu, system))
     found = fit_collectives(load_cluster(cluster), measured,
                             SMALLEST if smallest is None else smallest, node_size)
     data = cluster_data(found, cluster, files)

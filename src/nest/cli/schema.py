@@ -33,8 +33,8 @@ def document(name: str) -> dict[str, object]:
     instance and a score describe NEST's output, all others its input.
     """
     from nest.bench.instance import Instance
-    from nest.bench.score_document import Score
-    from nest.bench.submission import Submission
+    from nest.bench.score_document import ScoreDocument
+    from nest.bench.submission import PlannerSubmission
     from nest.evaluation.plans import Plan
     from nest.explanation.explanation import Explanation
     from nest.inputs import (
@@ -53,13 +53,13 @@ def document(name: str) -> dict[str, object]:
     written: dict[str, type[Description]] = {
         "plan": Plan, "explanation": Explanation, "replan": Replan,
         "improvement": Improvement, "answer": Answer, "error": Failure, "instance": Instance,
-        "score": Score}
+        "score": ScoreDocument}
     if name in written:
         found = written[name].model_json_schema(mode="serialization")
     else:
         classes: dict[str, type[Description]] = {
             "model": Model, "cluster": Cluster, "job": Job, "space": SearchSpace,
             "configuration": Configuration, "profile": Profile, "question": Question,
-            "submission": Submission}
+            "submission": PlannerSubmission}
         found = classes[name].model_json_schema()
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found}

@@ -48,10 +48,10 @@ def serve(
     """
     from nest.cli.inputs import check_counts
     from nest.server.running import serve as run
-    from nest.server.settings import Settings, token_of
+    from nest.server.settings import ServerSettings, token_of
 
     check_counts(threads=workers)
-    run(Settings(
+    run(ServerSettings(
         host=host, port=port, token=token_of(token_file), workers=workers or 0, folder=folder,
         store=store, seconds=time_limit, devices=most_devices, layers=most_layers, body=most_bytes,
         grace=grace), say)

@@ -22,7 +22,7 @@ from nest.errors import InputError
 
 if TYPE_CHECKING:
     from nest.studies.results import Results
-    from nest.studies.running import Progress
+    from nest.studies.running import StudyProgress
     from nest.studies.sweep import Sweep
 
 USUAL = "run"
@@ -225,7 +225,7 @@ class _Follow:
         self.last = "nothing is answered"
         self.interrupted = False
 
-    def __call__(self, now: Progress) -> bool:
+    def __call__(self, now: StudyProgress) -> bool:
         self.last = f"{now.done:,} of {now.total:,} points have answers"
         if self._bar is not None:
             self._bar.update(self._task, total=now.total, completed=now.done)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nest.costs.choices import CORE_ATTN, NORM, Body, Setting
+from nest.costs.choices import CORE_ATTN, NORM, Body, StageSetting
 from nest.costs.compute import Array
 from nest.costs.operators import (
     keys_bytes,
@@ -24,7 +24,7 @@ Bytes = dict[int, Array]
 """By the modules of recompute that drop them."""
 
 
-def saved_bytes(layer: Layer, c: Body, s: Setting) -> tuple[Bytes, Array, Array, Bytes]:
+def saved_bytes(layer: Layer, c: Body, s: StageSetting) -> tuple[Bytes, Array, Array, Bytes]:
     """Bytes kept for the backward pass; bytes of the layer's input; extra bytes of the loss while
     it runs; and what of the kept bytes belongs to modules that move to the host.
 
@@ -71,7 +71,7 @@ def saved_bytes(layer: Layer, c: Body, s: Setting) -> tuple[Bytes, Array, Array,
     return saved, held_input * layer.hidden * element, live, moved
 
 
-def gathered_inputs(layer: Layer, c: Body, s: Setting) -> Array:
+def gathered_inputs(layer: Layer, c: Body, s: StageSetting) -> Array:
     """Bytes that the inputs of products take besides each rank's share, where they are kept as
     tensor parallelism has gathered them.
 
@@ -88,7 +88,7 @@ def gathered_inputs(layer: Layer, c: Body, s: Setting) -> Array:
     return gathered * c.sp * (1.0 - 1.0 / c.tp) * layer.hidden * size
 
 
-def gathered_bytes(op: Operator, layer: Layer, c: Body, s: Setting) -> tuple[Array, Array]:
+def gathered_bytes(op: Operator, layer: Layer, c: Body, s: StageSetting) -> tuple[Array, Array]:
     """Bytes of gathered keys and values that are kept for the backward pass, and bytes of those
     and of their gradients that are there besides while attention goes backward.
 

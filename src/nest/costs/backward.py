@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from nest.costs.activations import gathered_inputs
-from nest.costs.choices import Body, Setting
+from nest.costs.choices import Body, StageSetting
 from nest.costs.compute import Array
 from nest.costs.operators import (
     product_shape,
@@ -24,7 +24,7 @@ from nest.costs.operators import (
 from nest.model import Layer
 
 
-class Parts(NamedTuple):
+class BackwardParts(NamedTuple):
     """Of a layer and micro-batch, beside :class:`nest.costs.layer.BodyCosts`; (C,), or (C, R)."""
 
     weights: Array
@@ -33,14 +33,15 @@ class Parts(NamedTuple):
     """Bytes that the backward for inputs leaves to the one for weights."""
 
 
-def parts(layer: Layer, c: Body, s: Setting, backward: Array, activations: Array) -> Parts:
+def parts(layer: Layer, c: Body, s: StageSetting, backward: Array,
+          activations: Array) -> BackwardParts:
     """Price the second part of a backward, given all of it, under each configuration.
 
     Of a measured layer half of the backward is assumed to be for weights, as of matrix products,
     and all activations to be kept.
     """
     if layer.measured:
-        return Parts(backward / 2.0, activations)
+        return BackwardParts(backward / 2.0, activations)
     seconds, kept = np.zeros(len(c.tp)), np.zeros(len(c.tp))
     tokens, rest = tokens_of(layer, c, s)
     machine = s.machine
@@ -57,5 +58,5 @@ def parts(layer: Layer, c: Body, s: Setting, backward: Array, activations: Array
             seconds = seconds + weight_seconds(op, layer, c, s, rows, ranks, padding)
             kept = kept + count * each * width * element
     if backward.ndim == 2:  # no recompute policy changes them
-        return Parts(seconds[:, None], kept[:, None])
-    return Parts(seconds, kept)
+        return BackwardParts(seconds[:, None], kept[:, None])
+    return BackwardParts(seconds, kept)

@@ -132,7 +132,7 @@ class State(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Setting:
+class StageSetting:
     """Inputs that all stages of a plan on one device type share."""
 
     machine: Machine
@@ -154,10 +154,10 @@ def network(cluster: Cluster) -> Network:
 
 def setting(
     cluster: Cluster, job: Job, type_number: int = 0, away: Away = HERE
-) -> Setting:
+) -> StageSetting:
     """Inputs that all stages of a plan on one device type share."""
     device = cluster.device_types[type_number]
-    return Setting(Machine(device, job.stack, job.precision), network(cluster), job, away)
+    return StageSetting(Machine(device, job.stack, job.precision), network(cluster), job, away)
 
 
 def policy(recompute: str, modules: Sequence[str]) -> int:

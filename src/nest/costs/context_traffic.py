@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nest.costs.choices import Body, Setting
+from nest.costs.choices import Body, StageSetting
 from nest.costs.compute import Array, copy_seconds
 from nest.costs.network.collectives import all_gather, all_to_all, reduce_scatter, ring_pass
 from nest.costs.operators import attention, keys_bytes, positions_of, tokens_of
@@ -15,7 +15,7 @@ from nest.model import Layer
 
 
 def context_traffic(
-    layer: Layer, c: Body, s: Setting
+    layer: Layer, c: Body, s: StageSetting
 ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
     """Exchange of keys and values over cp, forward and backward; and the compute that hides it.
 
@@ -59,7 +59,7 @@ def context_traffic(
     return (ahead, back), (under_ahead, under_back)
 
 
-def gathered_seconds(held: Array, c: Body, s: Setting) -> tuple[Array, Array]:
+def gathered_seconds(held: Array, c: Body, s: StageSetting) -> tuple[Array, Array]:
     """Seconds in which cp gathers keys and values, ``held`` bytes, forward and backward; exposed.
 
     Keys and values are gathered one after the other in front of attention, and put in order: read

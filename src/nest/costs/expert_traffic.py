@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nest.costs.choices import Body, Setting
+from nest.costs.choices import Body, StageSetting
 from nest.costs.compute import Array
 from nest.costs.network.collectives import all_gather, all_to_all, dispatch
 from nest.costs.operators import copies_of, tokens_of
@@ -19,7 +19,7 @@ bf16 on 8 H100, H200, B200 and B300 with 8 to 24 of them (ai-dynamo/aiconfigurat
 systems/data/*/comm)."""
 
 
-def expert_traffic(layer: Layer, c: Body, s: Setting) -> tuple[Array, Array]:
+def expert_traffic(layer: Layer, c: Body, s: StageSetting) -> tuple[Array, Array]:
     """Dispatch and combine of token copies over ep, gather and scatter over etp; each way.
 
     By all-to-all 2 T k h bytes per device and direction (arXiv:2401.06066 routing; Megatron-Core's

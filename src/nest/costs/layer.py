@@ -25,7 +25,7 @@ from nest.costs.choices import (
     SHARED_EXPERTS,
     UNREAD,
     Body,
-    Setting,
+    StageSetting,
     State,
 )
 from nest.costs.compute import Array
@@ -76,12 +76,12 @@ class LayerCosts(StateCosts, BodyCosts):
     """
 
 
-def layer_costs(layer: Layer, body: Body, state: State, s: Setting) -> LayerCosts:
+def layer_costs(layer: Layer, body: Body, state: State, s: StageSetting) -> LayerCosts:
     """Price one layer under C configurations; all arrays of shape (C,)."""
     return LayerCosts(**vars(body_costs(layer, body, s)), **vars(state_costs(layer, state, s)))
 
 
-def body_costs(layer: Layer, c: Body, s: Setting) -> BodyCosts:
+def body_costs(layer: Layer, c: Body, s: StageSetting) -> BodyCosts:
     """Seconds and bytes of a micro-batch; arrays of shape (C,), or (C, R).
 
     Full recompute keeps the layer's input alone (arXiv:2205.05198, section 5) and runs everything

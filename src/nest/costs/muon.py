@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nest.costs.choices import Setting, State
+from nest.costs.choices import StageSetting, State
 from nest.costs.compute import Array, gemm_seconds
 from nest.costs.network.collectives import all_gather, all_to_all
 from nest.costs.operators import share_of
@@ -48,7 +48,7 @@ class Shares(NamedTuple):
     """(2, C): seconds in which momenta and updates travel under ZeRO-2 and 3."""
 
 
-def shares(layer: Layer, c: State, s: Setting) -> Shares:
+def shares(layer: Layer, c: State, s: StageSetting) -> Shares:
     """Matrices of a layer, dense ones and those of experts together."""
     columns = len(c.tp)
     found = Shares(np.zeros((2, columns)), np.zeros((2, 2, columns)), np.zeros((2, columns)))
@@ -68,7 +68,7 @@ def shares(layer: Layer, c: State, s: Setting) -> Shares:
     return found
 
 
-def matrices(layer: Layer, c: State, s: Setting) -> Array:
+def matrices(layer: Layer, c: State, s: StageSetting) -> Array:
     """(2, 2, C): of dense matrices and of experts' the parameters on a device, and seconds.
 
     There are none in a measured layer, whose shapes are unknown.
@@ -93,7 +93,7 @@ def matrices(layer: Layer, c: State, s: Setting) -> Array:
     return found
 
 
-def orthogonal_seconds(s: Setting, width: Array, depth: Array) -> Array:
+def orthogonal_seconds(s: StageSetting, width: Array, depth: Array) -> Array:
     """Seconds of the iterations of one matrix (width x depth)."""
     n, m = np.maximum(width, depth), np.minimum(width, depth)
     each = [gemm_seconds(s.machine.half, *shape, alone=False)

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from nest.costs.choices import MODULE_BIT, PRODUCTS, UNREAD, Body, Setting
+from nest.costs.choices import MODULE_BIT, PRODUCTS, UNREAD, Body, StageSetting
 from nest.costs.compute import (
     Array,
     Machine,
@@ -26,19 +26,19 @@ from nest.costs.memory import recipe
 from nest.model import EXPERT, Layer, Operator, Traffic
 
 
-def positions_of(layer: Layer, s: Setting) -> int:
+def positions_of(layer: Layer, s: StageSetting) -> int:
     """Tokens of a sample that the layer sees."""
     return layer.tokens or s.job.seq_len
 
 
-def tokens_of(layer: Layer, c: Body, s: Setting) -> tuple[Array, Array]:
+def tokens_of(layer: Layer, c: Body, s: StageSetting) -> tuple[Array, Array]:
     """Tokens of a tensor-parallel group, and of one rank between its collectives."""
     tokens = c.samples * float(positions_of(layer, s)) / c.cp
     rest: Array = np.where(c.sp, tokens / c.tp, tokens)
     return tokens, rest
 
 
-def traffic_tokens(traffic: Traffic, layer: Layer, c: Body, s: Setting) -> Array:
+def traffic_tokens(traffic: Traffic, layer: Layer, c: Body, s: StageSetting) -> Array:
     """Tokens that collectives of tensor parallelism move."""
     return c.samples * float(traffic.tokens or positions_of(layer, s)) / c.cp
 
@@ -58,7 +58,7 @@ def share_of(op: Operator, tp: NDArray[np.int64], etp: NDArray[np.int64]) -> tup
     return ranks.astype(np.float64), padding
 
 
-def copies_of(layer: Layer, c: Body, s: Setting, tokens: Array) -> Array:
+def copies_of(layer: Layer, c: Body, s: StageSetting, tokens: Array) -> Array:
     """Token copies that one device runs through its experts: the busiest, which all wait for.
 
     Balanced routing times the job's ``expert_imbalance``; without expert parallelism every device
@@ -79,7 +79,7 @@ def copies_of(layer: Layer, c: Body, s: Setting, tokens: Array) -> Array:
     return most if job.expert_padding else np.minimum(busiest, most)
 
 
-def keys_bytes(op: Operator, layer: Layer, c: Body, s: Setting) -> Array:
+def keys_bytes(op: Operator, layer: Layer, c: Body, s: StageSetting) -> Array:
     """Bytes of the keys and values of all positions, of the heads of a tensor-parallel rank."""
     keys = c.samples * float(op.positions or positions_of(layer, s))
     held: Array = keys * op.kv_width / np.minimum(c.tp, op.kv_groups) * s.machine.element
@@ -87,7 +87,7 @@ def keys_bytes(op: Operator, layer: Layer, c: Body, s: Setting) -> Array:
 
 
 def rows_of(
-    op: Operator, layer: Layer, c: Body, s: Setting, tokens: Array, rest: Array
+    op: Operator, layer: Layer, c: Body, s: StageSetting, tokens: Array, rest: Array
 ) -> Array:
     """Tokens that the operator sees on one device."""
     if op.split == "dispatch" or op.split in EXPERT:
@@ -98,7 +98,7 @@ def rows_of(
     return rows
 
 
-def parts_of(op: Operator, modules: tuple[str, ...], s: Setting) -> list[tuple[int, float]]:
+def parts_of(op: Operator, modules: tuple[str, ...], s: StageSetting) -> list[tuple[int, float]]:
     """Policies of selective recompute that concern an operator, with the share of it."""
     bits = sum(MODULE_BIT[name] for name in modules)
     if op.unread and s.machine.stack.stops_early:
@@ -109,7 +109,7 @@ def parts_of(op: Operator, modules: tuple[str, ...], s: Setting) -> list[tuple[i
 
 
 def compute_seconds(
-    layer: Layer, c: Body, s: Setting
+    layer: Layer, c: Body, s: StageSetting
 ) -> tuple[Array, Array, dict[int, Array]]:
     """Seconds forward and backward, and those forward by the modules that repeat them."""
     again: dict[int, Array] = {}
@@ -140,7 +140,7 @@ def compute_seconds(
     return sum(again.values(), np.zeros(len(c.tp))), backward, again
 
 
-def merges(op: Operator, c: Body, s: Setting, tokens: Array) -> tuple[Array, Array]:
+def merges(op: Operator, c: Body, s: StageSetting, tokens: Array) -> tuple[Array, Array]:
     """Seconds in which PyTorch's ring merges outputs, and sums gradients, in fp32.
 
     Of cp steps each reads what there is (4 bytes an element) and what it adds (in the number format
@@ -158,7 +158,7 @@ def merges(op: Operator, c: Body, s: Setting, tokens: Array) -> tuple[Array, Arr
             np.where(ring, memory_seconds(s.machine, 3.0 * moved), 0.0))
 
 
-def scan(op: Operator, s: Setting, tokens: Array) -> tuple[Array, Array]:
+def scan(op: Operator, s: StageSetting, tokens: Array) -> tuple[Array, Array]:
     """A recurrence over the tokens: its products at the rate of measured kernels, or its bytes.
 
     Triton kernels of flash-linear-attention 0.5.1 for the gated delta rule (heads of 128 x 128,
@@ -179,7 +179,7 @@ def scan(op: Operator, s: Setting, tokens: Array) -> tuple[Array, Array]:
     return times[0], times[1]
 
 
-def machine_of(op: Operator, s: Setting) -> Machine:
+def machine_of(op: Operator, s: StageSetting) -> Machine:
     """That of a product's number format: the head and routers stay in 16 bit.
 
     But for the head, which has the vocabulary's padding, where the stack has ``fp8_head``
@@ -190,7 +190,7 @@ def machine_of(op: Operator, s: Setting) -> Machine:
 
 
 def _gemm(
-    op: Operator, layer: Layer, c: Body, s: Setting, rows: Array, ranks: Array, padding: Array,
+    op: Operator, layer: Layer, c: Body, s: StageSetting, rows: Array, ranks: Array, padding: Array,
 ) -> tuple[Array, Array]:
     """Forward, and data plus weight gradient (the same product with its sides exchanged)."""
     machine = machine_of(op, s)
@@ -210,7 +210,7 @@ def _gemm(
 
 
 def weight_seconds(
-    op: Operator, layer: Layer, c: Body, s: Setting, rows: Array, ranks: Array, padding: Array,
+    op: Operator, layer: Layer, c: Body, s: StageSetting, rows: Array, ranks: Array, padding: Array,
 ) -> Array:
     """Seconds of the gradient of a product's weights; experts' is added to what is there."""
     machine = machine_of(op, s)
@@ -255,7 +255,7 @@ def keys_of(op: Operator, machine: Machine, positions: float, backward: bool) ->
 
 
 def attention(
-    op: Operator, layer: Layer, s: Setting, tokens: Array, ranks: Array
+    op: Operator, layer: Layer, s: StageSetting, tokens: Array, ranks: Array
 ) -> tuple[Array, Array]:
     """The attention core; context-parallel ranks share the pairs that it needs evenly."""
     machine, positions = s.machine, float(op.positions or positions_of(layer, s))

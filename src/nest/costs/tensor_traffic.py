@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from nest.costs.choices import Body, Setting
+from nest.costs.choices import Body, StageSetting
 from nest.costs.compute import Array, copy_seconds
 from nest.costs.network.collectives import (
     Group,
@@ -22,7 +22,7 @@ from nest.costs.operators import tokens_of, traffic_tokens
 from nest.model import Layer
 
 
-def tensor_traffic(layer: Layer, c: Body, s: Setting) -> tuple[Array, Array, Array, Array]:
+def tensor_traffic(layer: Layer, c: Body, s: StageSetting) -> tuple[Array, Array, Array, Array]:
     """Tensor-parallel collectives forward, backward, and what full recompute and recompute of norms
     add to the backward.
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nest.costs.choices import Setting, State, Way
+from nest.costs.choices import StageSetting, State, Way
 from nest.costs.compute import Array, copy_seconds
 from nest.costs.host import update_seconds
 from nest.costs.memory import recipe
@@ -50,7 +50,7 @@ class StateCosts:
     """Bytes in the host's memory."""
 
 
-def state_costs(layer: Layer, c: State, s: Setting) -> StateCosts:
+def state_costs(layer: Layer, c: State, s: StageSetting) -> StateCosts:
     """Gradient reduction, parameter gathers, optimizer, and resident bytes; (C,), or (C, Z).
 
     Volumes: ZeRO, arXiv:1910.02054, section 7: stage 0 all-reduces gradients; 1 scatters them and
@@ -178,7 +178,7 @@ def to_twin(size: Array, way: Way) -> Array:
     return size * way.per_byte + way.latency
 
 
-def tied_seconds(layer: Layer, c: State, s: Setting) -> Array:
+def tied_seconds(layer: Layer, c: State, s: StageSetting) -> Array:
     """Gradient sum of two copies of a tied embedding, between the ends of the pipeline."""
     if not layer.tied_parameters:
         return np.zeros(len(c.tp))

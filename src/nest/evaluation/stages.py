@@ -16,8 +16,8 @@ import numpy as np
 from nest.costs.backward import parts
 from nest.costs.choices import (
     Body,
-    Setting,
     Site,
+    StageSetting,
     State,
     Way,
     bodies,
@@ -153,12 +153,12 @@ class Pricing:
         self.chain, self.cluster, self.job = chain, cluster, job
         self.fabric = fabric_of(cluster)
         types = cluster.device_types
-        self._settings: dict[str, list[Setting]] = {}
+        self._settings: dict[str, list[StageSetting]] = {}
         self._limits = [limit_bytes(device, job) for device in types]
         self._sizes: dict[tuple[int, tuple[int, ...] | None], float] = {}
         self._priced: dict[tuple[Any, ...], Layers] = {}
 
-    def setting(self, plan: Configuration, stage: StageConfiguration) -> Setting:
+    def setting(self, plan: Configuration, stage: StageConfiguration) -> StageSetting:
         """The setting of the devices of a stage."""
         known = self._settings
         if plan.offload not in known:

@@ -25,7 +25,7 @@ from nest.exports.figures import Figures, figures
 from nest.exports.known import catalog_name, plain_lines
 from nest.exports.megatron import captured, not_captured, replica_by_replica, variables
 from nest.exports.megatron_table import levels_of
-from nest.exports.script import Script
+from nest.exports.script import LaunchScript
 from nest.exports.settings import Setting, flag, settings
 from nest.exports.target import Files, Sheet, Target, model_of, written
 from nest.inputs.formats import number_format
@@ -273,7 +273,7 @@ def environment(plan: Plan) -> dict[str, str]:
 def _files(given: Sheet) -> Files:
     plan = given.plan
     asked = {} if catalog_name(model_of(plan)) in RECIPES else _OWN
-    script = Script(
+    script = LaunchScript(
         title=(given.title, given.priced), variables=environment(plan), asked=asked,
         unsaid=_UNSAID, given=[], sections={}, program=f'"$here/{PROGRAM}"',
         passed=("RECIPE",) if asked else ())

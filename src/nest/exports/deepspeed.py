@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 
 from nest.evaluation.plans import Plan
 from nest.exports.figures import Figures, figures, model_figures
-from nest.exports.script import Script
+from nest.exports.script import LaunchScript
 from nest.exports.settings import Setting, flag, nested, settings, words
 from nest.exports.target import Files, Sheet, Target, model_of, stage_by_stage, written
 from nest.model import build_chain
@@ -250,7 +250,7 @@ def environment(plan: Plan) -> dict[str, str]:
 
 def _files(given: Sheet) -> Files:
     plan, own = given.plan, not _megatron(given.plan)
-    script = Script(
+    script = LaunchScript(
         title=(given.title, given.priced), variables=environment(plan),
         asked=_OWN if own else ASKED, unsaid=_UNSAID if own else _MEGATRON_UNSAID,
         given=[] if own else _DATA, sections=arguments(plan),

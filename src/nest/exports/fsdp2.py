@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from nest.evaluation.plans import Plan
 from nest.exports.figures import Figures, figures
 from nest.exports.known import plain_lines
-from nest.exports.script import Script
+from nest.exports.script import LaunchScript
 from nest.exports.settings import Plain, Setting, settings
 from nest.exports.target import Files, Sheet, Target, model_of, stage_by_stage, written
 
@@ -217,7 +217,7 @@ def module_text(plan: Plan, title: str, priced: str) -> str:
 
 
 def _files(given: Sheet) -> Files:
-    script = Script(
+    script = LaunchScript(
         title=(given.title, given.priced), variables={},
         asked={"PROGRAM": f"training program that imports {MODULE} (mesh, parallelize)"},
         unsaid=("model, data, optimizer and its learning rate, clipping, steps, checkpoints: "

@@ -31,7 +31,7 @@ class Place(NamedTuple):
     """Number of the device in its node."""
 
 
-class Places(NamedTuple):
+class RankPlaces(NamedTuple):
     """The place of each rank of a launch, and the forms in which a launcher takes them."""
 
     at: tuple[Place, ...]
@@ -90,7 +90,7 @@ def _most_per_node(cluster: Cluster) -> tuple[int, str]:
 def places(
     listed: Sequence[Rank], gpus_per_node: int, hosts: Sequence[str] | None = None,
     in_a_row: bool = True, inner: tuple[str, int] = ("node", 1),
-) -> Places:
+) -> RankPlaces:
     """Places of ranks in the order in which a launch numbers them.
 
     Parameters
@@ -113,7 +113,7 @@ def places(
     nodes = 1 + max(place.node for place in at)
     names = host_names(hosts, nodes) if hosts is not None else tuple(
         f"node{number}" for number in range(nodes))
-    return Places(at, len(runs[0]) if once and alike else None, names,
+    return RankPlaces(at, len(runs[0]) if once and alike else None, names,
                   gpus_per_node if in_a_row else 0, hosts is not None,
                   tuple(_used(at, gpus_per_node, *inner)))
 

@@ -1,7 +1,7 @@
 """How the processes of a launch are started, such that each rank is where the plan has it.
 
 A launcher numbers ranks in its own way. Whole nodes are permuted where that is enough
-(`Places.each`), ranks where it is not:
+(`RankPlaces.each`), ranks where it is not:
 
 - torchrun, started on each node: ranks of a node in a row, nodes by ``--node-rank``. Else the
   script starts the processes of a node itself.
@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from nest.exports.hosts import Places
+from nest.exports.hosts import RankPlaces
 
 HERE = 'here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)'
 """Line of shell: the folder of the script."""
@@ -47,9 +47,9 @@ class Launcher(NamedTuple):
 
     per_node: bool
     """The script is run on each node; else on one."""
-    files: Callable[[Places, str], dict[str, str]]
+    files: Callable[[RankPlaces, str], dict[str, str]]
     """Lists of hosts or ranks, by name, with a title in their first line."""
-    lines: Callable[[Places, Program], list[str]]
+    lines: Callable[[RankPlaces, Program], list[str]]
     """Lines of shell that start a program."""
     ranks: bool = True
     """It can place each rank, and not only whole nodes."""
@@ -59,7 +59,7 @@ def _text(title: str, *lines: str, rows: Iterable[object]) -> str:
     return "\n".join([f"# {title}", *(f"# {line}" for line in lines), *map(str, rows)]) + "\n"
 
 
-def _ranks(found: Places, title: str) -> dict[str, str]:
+def _ranks(found: RankPlaces, title: str) -> dict[str, str]:
     if found.each is not None:
         return {}
     rows = (f"{place.node} {place.local} {rank}" for rank, place in enumerate(found.at))
@@ -67,14 +67,14 @@ def _ranks(found: Places, title: str) -> dict[str, str]:
     return {"ranks": _text(title, *found.used, f"node, device{of} of the node, rank", rows=rows)}
 
 
-def _node_numbers(found: Places, title: str) -> dict[str, str]:
+def _node_numbers(found: RankPlaces, title: str) -> dict[str, str]:
     if found.each is None or not found.permuted:
         return _ranks(found, title)
     head = "nodes, numbered as in the cluster, by their rank"
     return {"hosts": _text(title, *found.used, head, rows=found.nodes)}
 
 
-def _hostfile(found: Places, title: str) -> dict[str, str]:
+def _hostfile(found: RankPlaces, title: str) -> dict[str, str]:
     """Hosts with as many slots as ranks, the first ranks first."""
     slots = [sum(place.node == node for place in found.at) if found.each is None else found.each
              for node in found.nodes]
@@ -83,7 +83,7 @@ def _hostfile(found: Places, title: str) -> dict[str, str]:
         for node, count in zip(found.nodes, slots, strict=True)))}
 
 
-def _rankfile(found: Places, title: str) -> dict[str, str]:
+def _rankfile(found: RankPlaces, title: str) -> dict[str, str]:
     if found.each is not None:
         return _hostfile(found, title)
     return {**_ranks(found, title), **_hostfile(found, title), "rankfile": _text(
@@ -91,7 +91,7 @@ def _rankfile(found: Places, title: str) -> dict[str, str]:
                                   for rank, place in enumerate(found.at)))}
 
 
-def _tasks(found: Places, title: str) -> dict[str, str]:
+def _tasks(found: RankPlaces, title: str) -> dict[str, str]:
     """Hosts by rank; a list for Slurm has no comments, so that the title is left out. Without names
     nodes by rank."""
     if not found.named:
@@ -102,7 +102,7 @@ def _tasks(found: Places, title: str) -> dict[str, str]:
         f"{found.names[place.node]}\n" for place in found.at)}
 
 
-def _torchrun(found: Places, program: Program) -> list[str]:
+def _torchrun(found: RankPlaces, program: Program) -> list[str]:
     if found.each is None:  # torchrun numbers the ranks of a node in a row
         start, own = "python", []
         if program.lines:
@@ -131,7 +131,7 @@ def _torchrun(found: Places, program: Program) -> list[str]:
             f"  {program.text}"]
 
 
-def _deepspeed(found: Places, program: Program) -> list[str]:
+def _deepspeed(found: RankPlaces, program: Program) -> list[str]:
     """Its launcher passes few variables on, and those that a file of its own names."""
     lines = ["[ ! -f \"$here/deepspeed_env\" ] || export DS_ENV_FILE=$here/deepspeed_env"] \
         if program.names else []
@@ -147,7 +147,7 @@ def _process(program: Program, *before: str) -> list[str]:
     return ["process='set -eu", *before, *program.lines, "exec python \"$@\"'"]
 
 
-def _by_rank(found: Places, program: Program, rank: str) -> list[str]:
+def _by_rank(found: RankPlaces, program: Program, rank: str) -> list[str]:
     """The process of a launcher that says the rank alone."""
     device = f"$((RANK % {found.each}))" if found.each is not None else \
         '$(grep " $RANK\\$" "$0/ranks" | cut -d" " -f2)'
@@ -156,7 +156,7 @@ def _by_rank(found: Places, program: Program, rank: str) -> list[str]:
             "export MASTER_ADDR MASTER_PORT"]
 
 
-def _mpirun(found: Places, program: Program) -> list[str]:
+def _mpirun(found: RankPlaces, program: Program) -> list[str]:
     places = '--map-by slot' if found.each is not None else \
         '--map-by "rankfile:file=$here/rankfile"'
     # It warns of variables that are not set, and goes on.
@@ -166,7 +166,7 @@ def _mpirun(found: Places, program: Program) -> list[str]:
             f'  {names} bash -c "$process" "$here" \\', f"  {program.text}"]
 
 
-def _srun(found: Places, program: Program) -> list[str]:
+def _srun(found: RankPlaces, program: Program) -> list[str]:
     before, hosts = [], "$here/slurm.hosts"
     if not found.named:
         count, hosts = len(found.nodes), "$tasks"

@@ -17,7 +17,7 @@ from nest.evaluation.plans import Plan
 from nest.evaluation.ranks import Rank
 from nest.exports.figures import Figures, figures, model_figures
 from nest.exports.known import catalog_name
-from nest.exports.script import Script
+from nest.exports.script import LaunchScript
 from nest.exports.settings import Setting, settings
 from nest.exports.target import Files, Sheet, Target, model_of, written
 from nest.inputs.formats import number_format
@@ -197,7 +197,7 @@ def unsaid(model: Model) -> list[str]:
 
 
 def _files(given: Sheet) -> Files:
-    script = Script(
+    script = LaunchScript(
         title=(given.title, given.priced), asked=ASKED, sections={},
         unsaid=unsaid(model_of(given.plan)), variables={"NVTE_FUSED_ATTN": "1"},
         given=['OWN=(run_name="${RUN_NAME:-}" base_output_directory="${OUTPUT:-}"',

@@ -6,11 +6,11 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from nest.exports.hosts import Places
+from nest.exports.hosts import RankPlaces
 from nest.exports.launchers import HERE, LAUNCHERS, Program
 
 
-class Script(NamedTuple):
+class LaunchScript(NamedTuple):
     """What a launch script says."""
 
     title: Sequence[str]
@@ -39,7 +39,7 @@ class Script(NamedTuple):
     """Lines of shell behind the arrays, where the variables of the user are known to be set."""
 
 
-def script_text(script: Script, found: Places, launcher: str) -> str:
+def script_text(script: LaunchScript, found: RankPlaces, launcher: str) -> str:
     """The text of a script for bash."""
     how = LAUNCHERS[launcher]
     several = len(found.nodes) > 1 and how.per_node
@@ -88,7 +88,7 @@ def _check(asked: Mapping[str, str]) -> list[str]:
 
 
 def places_files(
-    found: Places, title: str, launcher: str, variables: Mapping[str, str]
+    found: RankPlaces, title: str, launcher: str, variables: Mapping[str, str]
 ) -> dict[str, str]:
     """Lists of hosts or ranks that a launcher needs, and for DeepSpeed's the variables."""
     files = LAUNCHERS[launcher].files(found, title)

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from nest.errors import UnsupportedError
 from nest.evaluation.plans import Plan
 from nest.evaluation.ranks import Rank
-from nest.exports.hosts import Places
-from nest.exports.script import Script, places_files, script_text
+from nest.exports.hosts import RankPlaces
+from nest.exports.script import LaunchScript, places_files, script_text
 from nest.inputs.model import Model
 from nest.units import format_seconds
 
@@ -28,7 +28,7 @@ class Sheet(NamedTuple):
     """What is launched, for which version; one line."""
     priced: str
     """The price; one line."""
-    places: Places
+    places: RankPlaces
     launcher: str
 
 
@@ -89,7 +89,7 @@ def _reasons(target: Target, plan: Plan) -> Iterator[str]:
         yield from target.inexpressible(plan)
 
 
-def sheet(target: Target, plan: Plan, places: Places, launcher: str) -> Sheet:
+def sheet(target: Target, plan: Plan, places: RankPlaces, launcher: str) -> Sheet:
     """The sheet of a plan that a target runs."""
     name = plan.inputs.model.name if plan.inputs.model else plan.inputs.cluster.name
     return Sheet(
@@ -110,7 +110,7 @@ def model_of(plan: Plan) -> Model:
     return plan.inputs.model
 
 
-def written(given: Sheet, script: Script, files: Files) -> Files:
+def written(given: Sheet, script: LaunchScript, files: Files) -> Files:
     """A script, what it hands to the program, and the lists of its places."""
     return {LAUNCH: script_text(script, given.places, given.launcher), **files,
             **places_files(given.places, given.title, given.launcher, script.variables)}

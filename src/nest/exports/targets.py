@@ -12,7 +12,7 @@ from nest.evaluation.ranks import Rank
 from nest.exports import bridge, deepspeed, fsdp2, maxtext, megatron, torchtitan
 from nest.exports.hosts import per_node, places
 from nest.exports.launchers import DEFAULT, LAUNCHERS
-from nest.exports.script import Script
+from nest.exports.script import LaunchScript
 from nest.exports.target import Files, Sheet, Target, model_of, refuse, sheet, written
 from nest.inputs.arguments import need, need_count, takes
 from nest.simulation import chakra, simai
@@ -119,7 +119,7 @@ def _megatron(given: Sheet) -> Files:
     plan, model = given.plan, model_of(given.plan)
     job, way = plan.inputs.job, plan.configuration
     sections = megatron.arguments(model, job, way, plan.layout, bool(plan.launch_needs))
-    script = Script(
+    script = LaunchScript(
         title=(given.title, given.priced),
         variables=megatron.variables(way, job, plan.inputs.cluster.device.name),
         asked=megatron.ASKED, unsaid=megatron.unsaid(model), given=megatron.data(model),

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from nest.evaluation.plans import Plan
 from nest.exports.figures import Figures, figures
 from nest.exports.known import catalog_name, plain_lines
-from nest.exports.script import Script
+from nest.exports.script import LaunchScript
 from nest.exports.settings import Setting, nested, settings
 from nest.exports.target import Files, Sheet, Target, model_of, stage_by_stage, written
 from nest.model import build_chain
@@ -282,7 +282,7 @@ _OWN = {"BASE": "function that describes the model, such as "
 
 
 def _files(given: Sheet) -> Files:
-    script = Script(
+    script = LaunchScript(
         title=(given.title, given.priced), variables={},
         asked={} if catalog_name(model_of(given.plan)) in BASES else _OWN,
         passed=("PYTHONPATH", "BASE"),
@@ -316,7 +316,7 @@ def _toml(value: Any) -> str:
 def _old_files(given: Sheet) -> Files:
     base = BASES.get(catalog_name(model_of(given.plan)))
     named = base is not None and base.family in _TOML_FAMILIES
-    script = Script(
+    script = LaunchScript(
         title=(given.title, given.priced), variables={},
         asked={} if named else {"MODEL": "its model.name", "FLAVOR": "its model.flavor"},
         given=[] if named else ['OWN=(--model.name "${MODEL:-}" --model.flavor "${FLAVOR:-}")'],

@@ -128,15 +128,15 @@ def _listed(value: object) -> object:
     return (value,) if isinstance(value, str) else value
 
 
-class Product(tuple[int | str, ...]):
+class FigureProduct(tuple[int | str, ...]):
     """Numbers and figures that are multiplied, such as `2 x pp`."""
 
     def __str__(self) -> str:
         return " x ".join(map(str, self))
 
 
-def _product(value: object) -> Product | None:
-    if value is None or isinstance(value, Product):
+def _product(value: object) -> FigureProduct | None:
+    if value is None or isinstance(value, FigureProduct):
         return value
     parts = str(value).split(" x ")
     found = [int(part) if re.fullmatch("[1-9][0-9]{0,8}", part) else part for part in parts]
@@ -145,7 +145,7 @@ def _product(value: object) -> Product | None:
             isinstance(part, int) or part in numbers for part in found):
         raise ValueError(f"got {shorten(value)}; allowed: numbers and figures joined by ' x ', of "
                          f"{', '.join(numbers)}")
-    return Product(found)
+    return FigureProduct(found)
 
 
 Values = IntSet | tuple[str, ...]

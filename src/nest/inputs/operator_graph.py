@@ -41,7 +41,7 @@ class GraphOperator(Description):
     )
 
 
-class Block(NamedTuple):
+class OperatorBlock(NamedTuple):
     """Operators in a row that belong together."""
 
     name: str
@@ -101,7 +101,7 @@ class OperatorGraph(Description):
         return sum(op.parameters for op in self.operators)
 
     @property
-    def blocks(self) -> tuple[Block, ...]:
+    def blocks(self) -> tuple[OperatorBlock, ...]:
         """Blocks in order; operators outside of any form one with their neighbours."""
         found = []
         seen: Counter[str] = Counter()
@@ -109,7 +109,7 @@ class OperatorGraph(Description):
             seen[name] += 1
             title = name or f"part {seen[name]}"
             again = f" ({seen[name]})" if name and seen[name] > 1 else ""
-            found.append(Block(title + again, tuple(ops)))
+            found.append(OperatorBlock(title + again, tuple(ops)))
         return tuple(found)
 
     @property
@@ -154,7 +154,7 @@ def _seconds(op: GraphOperator, device: Device) -> float:
     return float(max(op.flop / rate, op.bytes / memory) + device.launch_overhead)
 
 
-def _handed_on(blocks: tuple[Block, ...]) -> list[float]:
+def _handed_on(blocks: tuple[OperatorBlock, ...]) -> list[float]:
     """Bytes that each block hands on: outputs that later blocks read, else its last one."""
     made = {op.name: (number, op.output_bytes)
             for number, block in enumerate(blocks) for op in block.operators}

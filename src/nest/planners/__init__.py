@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import Any
 
 from nest.errors import InputError
-from nest.planners.planner import Planner
+from nest.planners.planner import PlanningMethod
 
 PLANNERS = {
     "nest": "Nest",
@@ -32,7 +32,7 @@ PLANNERS = {
 __all__ = ["PLANNERS", "Planner", "planner"]
 
 
-def planner(name: str, **options: Any) -> Planner:
+def planner(name: str, **options: Any) -> PlanningMethod:
     """Make a planner.
 
     Parameters
@@ -47,5 +47,6 @@ def planner(name: str, **options: Any) -> Planner:
     """
     if name not in PLANNERS:
         raise InputError(f"planner: got {name[:60]!r}; allowed: {', '.join(PLANNERS)}")
-    found: Planner = getattr(import_module(f"nest.planners.{name}"), PLANNERS[name])(**options)
+    method = getattr(import_module(f"nest.planners.{name}"), PLANNERS[name])
+    found: PlanningMethod = method(**options)
     return found

@@ -19,7 +19,7 @@ from nest.model.legality import sequence_problem, space_problems
 from nest.planners import PLANNERS, planner
 
 
-class Entry(NamedTuple):
+class ComparedPlan(NamedTuple):
     """The plan of one planner, and the time to find it."""
 
     planner: str
@@ -52,7 +52,7 @@ def compare(
     model: Model | Profile, cluster: Cluster, job: Job, space: SearchSpace | None = None,
     names: Iterable[str] = tuple(PLANNERS),
     options: Mapping[str, Mapping[str, Any]] | None = None,
-) -> tuple[Entry, ...]:
+) -> tuple[ComparedPlan, ...]:
     """Run planners one after another; a planner that finds nothing has an entry, too.
 
     Parameters
@@ -79,7 +79,7 @@ def compare(
 
 def _entry(
     name: str, one: Any, model: Model | Profile, cluster: Cluster, job: Job, space: SearchSpace
-) -> Entry:
+) -> ComparedPlan:
     started = time.perf_counter()
     plan, reason = None, None
     try:
@@ -94,7 +94,7 @@ def _entry(
         if plan.search is not None:
             seconds -= plan.search.compile_seconds
         reason = None if plan.feasible else shortage(plan)
-    return Entry(name, plan, reason, seconds)
+    return ComparedPlan(name, plan, reason, seconds)
 
 
 def shortage(plan: Plan) -> str:
@@ -111,6 +111,6 @@ def peak_memory(plan: Plan) -> float:
     return max(stage.memory_bytes.total for stage in plan.stages)
 
 
-def to_json(entries: Iterable[Entry]) -> str:
+def to_json(entries: Iterable[ComparedPlan]) -> str:
     """The entries as the text of one JSON document."""
     return json.dumps([entry.document() for entry in entries], indent=2)

@@ -42,7 +42,7 @@ class Demands(NamedTuple):
         return found
 
 
-class Traffic:
+class LevelTraffic:
     """Demands of configurations of one model, cluster and job on one level.
 
     Volumes: gradients and parameters as in arXiv:1910.02054, section 7; tensor parallelism four

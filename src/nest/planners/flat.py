@@ -78,7 +78,7 @@ def _leveled(cluster: Cluster, levels: tuple[Level, ...]) -> Cluster:
 # ---------------------------------------------------------------- what may be chosen
 
 
-class Way(NamedTuple):
+class LayerSplit(NamedTuple):
     """How the devices that share a sample split a layer."""
 
     tp: int
@@ -118,7 +118,7 @@ def sequence_split(chain: Chain, job: Job, space: SearchSpace, tp: int) -> bool 
     return None
 
 
-def ways(chain: Chain, cluster: Cluster, job: Job, space: SearchSpace) -> list[Way]:
+def ways(chain: Chain, cluster: Cluster, job: Job, space: SearchSpace) -> list[LayerSplit]:
     """Ways to split a layer over tp devices, by tp.
 
     The methods take them as measured input. Experts are split in their widths (etp) or distributed
@@ -131,7 +131,7 @@ def ways(chain: Chain, cluster: Cluster, job: Job, space: SearchSpace) -> list[W
         for ep, etp in sorted(pairs):
             if (sp is not None and space.allows("ep", ep) and space.allows("etp", etp)
                     and not expert_problem(chain, ep, etp)):
-                found.append(Way(tp, sp, ep, etp))
+                found.append(LayerSplit(tp, sp, ep, etp))
     return found
 
 
@@ -179,7 +179,7 @@ class BodyPrices(NamedTuple):
 
 
 def body_prices(
-    chain: Chain, cluster: Cluster, job: Job, found: Sequence[Way], samples: Sequence[int]
+    chain: Chain, cluster: Cluster, job: Job, found: Sequence[LayerSplit], samples: Sequence[int]
 ) -> BodyPrices:
     """Each layer kind on tp neighbouring devices, as in a profile.
 
@@ -203,7 +203,7 @@ def body_prices(
 
 
 def replicated(
-    chain: Chain, cluster: Cluster, job: Job, found: Sequence[Way], copies: Sequence[int]
+    chain: Chain, cluster: Cluster, job: Job, found: Sequence[LayerSplit], copies: Sequence[int]
 ) -> list[StateCosts]:
     """Parameters of each layer kind held by ``copies`` data-parallel ranks, without ZeRO.
 

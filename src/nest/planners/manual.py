@@ -54,13 +54,13 @@ from nest.inputs.space import SearchSpace
 from nest.model import Chain
 from nest.model.legality import divisors, tensor_degrees
 from nest.planners.membership import outside
-from nest.planners.prices import Prices
+from nest.planners.prices import PlannerPrices
 
 LONG = 8192
 """Tokens of a sequence from which on context parallelism is considered (rule 5)."""
 
 
-class Degrees(NamedTuple):
+class ManualDegrees(NamedTuple):
     """Choices of the rules before micro-batch, virtual stages and order of ranks are tried."""
 
     tp: int
@@ -119,7 +119,7 @@ class _Rules:
         self, chain: Chain, cluster: Cluster, job: Job, space: SearchSpace
     ) -> None:
         self.chain, self.cluster, self.job, self.space = chain, cluster, job, space
-        self.prices = Prices(chain, cluster, job)
+        self.prices = PlannerPrices(chain, cluster, job)
         domain = next((g for g in cluster.group_sizes if g > 1), 1)
         every = [tp for tp in tensor_degrees(chain, cluster.size) if space.allows("tp", tp)]
         self.near = [tp for tp in every if tp <= domain] or every[:1]
@@ -136,7 +136,7 @@ class _Rules:
         For these degrees the fastest micro-batch, virtual stages and order of ranks are taken. If
         nothing fits, the configuration that lacks least memory.
         """
-        partial: Degrees | None = None
+        partial: ManualDegrees | None = None
         missed: list[tuple[float, Configuration]] = []
         for degrees in self.degrees():
             # The first variant has the smallest micro-batch and the fewest virtual stages.
@@ -154,7 +154,7 @@ class _Rules:
             return self._improved(partial)
         return min(missed, key=lambda pair: pair[0])[1] if missed else None
 
-    def _improved(self, first: Degrees) -> Configuration | None:
+    def _improved(self, first: ManualDegrees) -> Configuration | None:
         """The fastest of degrees that fit and larger ones, one step at a time while it improves."""
         best, seconds = first, math.inf
         tried = {first: self._fastest(first)}
@@ -164,13 +164,13 @@ class _Rules:
             best = min(tried, key=lambda degrees: tried[degrees][0])
         return tried[best][1]
 
-    def _fastest(self, degrees: Degrees) -> tuple[float, Configuration | None]:
+    def _fastest(self, degrees: ManualDegrees) -> tuple[float, Configuration | None]:
         """Seconds of the fastest variant that fits, and the variant; inf and None: none fits."""
         tried = [(self.prices.price(way), way) for way in self.variants(degrees)]
         fitting = [(price.step_time, way) for price, way in tried if price.excess == 0.0]
         return min(fitting, key=lambda pair: pair[0], default=(math.inf, None))
 
-    def degrees(self) -> Iterator[Degrees]:
+    def degrees(self) -> Iterator[ManualDegrees]:
         """Degrees in the order in which the rules try them.
 
         Outermost whether tp and ep stay in the domain; then whether stages are powers of two; then
@@ -188,7 +188,7 @@ class _Rules:
                 if found is not None and (inside or found.ep == ep):
                     yield found
 
-    def larger(self, n: Degrees) -> Iterator[Degrees]:
+    def larger(self, n: ManualDegrees) -> Iterator[ManualDegrees]:
         """The next larger tp in the domain, of dense models, and the next larger pp."""
         ep = max(n.ep, self.close[-1])
         wider = [tp for tp in self.near if tp > n.tp and self.chain.experts is None]
@@ -204,7 +204,7 @@ class _Rules:
         return [pp for pp in range(1, most + 1)
                 if self.space.allows("pp", pp) and _is_power(pp) == powers]
 
-    def _degrees(self, tp: int, cp: int, ep: int, pp: int, again: str) -> Degrees | None:
+    def _degrees(self, tp: int, cp: int, ep: int, pp: int, again: str) -> ManualDegrees | None:
         """Degrees with as many replicas as devices and batch allow; ep is the most wanted."""
         first, last = self.chain.body
         size, one = self.cluster.size, tp * cp * pp
@@ -214,7 +214,7 @@ class _Rules:
         dp = max(d for d in divisors(self.job.global_batch) if d <= size // one)
         allowed = [n for n in divisors(ep) if self.space.allows("ep", n)
                    and tp * cp * dp % n == 0]
-        return Degrees(tp, cp, allowed[-1], pp, dp, again) if allowed else None
+        return ManualDegrees(tp, cp, allowed[-1], pp, dp, again) if allowed else None
 
     def _model_parallel(
         self, inside: bool, stages: list[int]
@@ -231,7 +231,7 @@ class _Rules:
         yield from ((tp, ep, pp) for ep in (self.close[-1:] if inside else self.distant)
                     for tp in self.near for pp in stages)
 
-    def variants(self, n: Degrees) -> Iterator[Configuration]:
+    def variants(self, n: ManualDegrees) -> Iterator[Configuration]:
         """Legal configurations of the degrees: micro-batch, virtual stages, order of ranks."""
         first, last = self.chain.body
         chunks = [1]
@@ -248,7 +248,7 @@ class _Rules:
                     yield way
 
     def _configuration(
-        self, n: Degrees, dp_in: int, etp: int, mbs: int, vpp: int
+        self, n: ManualDegrees, dp_in: int, etp: int, mbs: int, vpp: int
     ) -> Configuration | None:
         """One configuration; None where it is not legal or not in the space."""
         sp = n.tp > 1 and self.space.allows("sp", True)

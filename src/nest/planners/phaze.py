@@ -33,7 +33,7 @@ from nest.planners.flat import (
     Array,
     BodyPrices,
     Cuts,
-    Way,
+    LayerSplit,
     body_prices,
     chain_for,
     flat_network,
@@ -75,7 +75,7 @@ class Phaze:
     ) -> Plan:
         """Choose by the dynamic program; see :class:`nest.planners.planner.Planner`."""
         chain = chain_for(self.name, model, job, space, FIXED)
-        choice = Pipelines(chain, cluster, job, space).best()
+        choice = PhazePipelines(chain, cluster, job, space).best()
         if choice is None:
             raise NoPlanError(
                 f"{self.name}: no width, depth and micro-batch of the space fits the memory of "
@@ -83,12 +83,12 @@ class Phaze:
         return evaluate(model, cluster, job, choice.configuration())
 
 
-class Choice(NamedTuple):
+class PhazeChoice(NamedTuple):
     """A pipeline and the method's own estimate."""
 
     seconds: float
     """Of a step."""
-    way: Way
+    way: LayerSplit
     mbs: int
     replicas: int
     stride: int
@@ -130,7 +130,7 @@ class Loads(NamedTuple):
         return self.last if s == 1 else np.where(self.deepest >= s, self.other, np.inf)
 
 
-class Pipelines:
+class PhazePipelines:
     """All pipelines of a space.
 
     Parameters
@@ -144,7 +144,7 @@ class Pipelines:
         self.ways = ways(chain, cluster, job, space)
         self.flat = flat_network(cluster)
 
-    def best(self) -> Choice | None:
+    def best(self) -> PhazeChoice | None:
         """The fastest by the method's own estimate; None: nothing fits."""
         found = None
         for mbs in divisors(self.job.global_batch):
@@ -189,7 +189,7 @@ class Pipelines:
             table.keeps[i, j] = keeps
         return table
 
-    def _transfers(self, way: Way, mbs: int) -> Array:
+    def _transfers(self, way: LayerSplit, mbs: int) -> Array:
         """Seconds of handing a micro-batch over at each cut, one way, over the flat network."""
         lanes = way.tp if way.sp or self.job.stack.scatter_gather else 1
         per_byte = 1.0 / self.flat.resolved_bandwidth[0]
@@ -217,7 +217,7 @@ class Pipelines:
 
     def _fastest(
         self, number: int, mbs: int, prices: BodyPrices, recompute: str, limit: float
-    ) -> Choice | None:
+    ) -> PhazeChoice | None:
         """The fastest replicas, depth and cuts, if a step takes less than ``limit``."""
         cuts, way, found = self.cuts, self.ways[number], None
         table = self.loads(number, mbs, prices, recompute)
@@ -240,7 +240,7 @@ class Pipelines:
         d, stride, s, first = found
         path = trace(table, dp, s, first)
         last = "none" if table.keeps[path[-2], path[-1]] else recompute
-        return Choice(limit, way, mbs, d, stride, cuts, path, (recompute,) * (s - 1) + (last,))
+        return PhazeChoice(limit, way, mbs, d, stride, cuts, path, (recompute,) * (s - 1) + (last,))
 
 
 def depths(table: Loads, most: int) -> list[Array]:

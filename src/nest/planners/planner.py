@@ -12,7 +12,7 @@ from nest.inputs.profile import Profile
 from nest.inputs.space import SearchSpace
 
 
-class Planner(Protocol):
+class PlanningMethod(Protocol):
     """A method to choose a configuration; :func:`nest.evaluate` prices it."""
 
     @property

@@ -35,7 +35,7 @@ class Price(NamedTuple):
     """Bytes above what the devices may hold, summed over all devices; 0 where the plan fits."""
 
 
-class Prices:
+class PlannerPrices:
     """Prices configurations of one model, cluster and job.
 
     Parameters

@@ -38,8 +38,8 @@ from nest.inputs.cluster import Cluster
 from nest.inputs.configuration import Configuration
 from nest.inputs.job import Job
 from nest.model import Chain
-from nest.planners.demands import Demands, Members, Traffic
-from nest.planners.prices import Price, Prices
+from nest.planners.demands import Demands, LevelTraffic, Members
+from nest.planners.prices import PlannerPrices, Price
 
 Link = tuple[int, int]
 
@@ -83,7 +83,7 @@ class DirectLinks:
 
 
 @dataclass
-class Topology:
+class RingTopology:
     """Links between places: their numbers, and the rings on them."""
 
     links: Counter[Link] = field(default_factory=Counter)
@@ -171,7 +171,7 @@ def totient_strides(members: int, wanted: int) -> list[int]:
     return found
 
 
-def build(demands: Demands, groups: Sequence[Sequence[int]], degree: int) -> Topology:
+def build(demands: Demands, groups: Sequence[Sequence[int]], degree: int) -> RingTopology:
     """Links for the demands of a strategy.
 
     Parameters
@@ -180,18 +180,18 @@ def build(demands: Demands, groups: Sequence[Sequence[int]], degree: int) -> Top
     groups : places that may be linked with each other.
     degree : links of a place, in and out.
     """
-    found = _assigned(demands, degree, Topology())
+    found = _assigned(demands, degree, RingTopology())
     graph = nx.DiGraph(list(found.links))
     for group in groups:
         if not (set(group) <= set(graph) and nx.is_strongly_connected(graph.subgraph(group))):
-            start = Topology()
+            start = RingTopology()
             for every in groups:
                 start.links.update(permutation(every, 1))
             return _assigned(demands, degree - 1, start)
     return found
 
 
-def _assigned(demands: Demands, degree: int, topology: Topology) -> Topology:
+def _assigned(demands: Demands, degree: int, topology: RingTopology) -> RingTopology:
     """Rings first, then rounds of matchings with the remaining links."""
     free: dict[int, int] = dict.fromkeys(demands.sent(), degree)
     for _, b in demands.pairs:
@@ -230,15 +230,15 @@ def _assigned(demands: Demands, degree: int, topology: Topology) -> Topology:
             left[a, b] /= 2.0
 
 
-class Fabric:
+class ReconfigurablePrices:
     """Prices strategies on the last topology; at first on a full switch."""
 
     def __init__(self, chain: Chain, cluster: Cluster, job: Job, links: DirectLinks) -> None:
         links.check(cluster)
         self.chain, self.cluster, self.job, self.links = chain, cluster, job, links
-        self.topology: Topology | None = None
-        self._traffic = Traffic(chain, cluster, job, links.level)
-        self._known: dict[tuple[int, int], Prices] = {}
+        self.topology: RingTopology | None = None
+        self._traffic = LevelTraffic(chain, cluster, job, links.level)
+        self._known: dict[tuple[int, int], PlannerPrices] = {}
         places = cluster.size // self._traffic.below
         each = cluster.levels[links.level].size
         self.groups = [range(n, n + each) for n in range(0, places, each)]
@@ -264,7 +264,7 @@ class Fabric:
         step = math.floor(STEPS * math.log2(share))
         if (step, hops) not in self._known:
             cluster = self._changed(2.0 ** (step / STEPS), hops)
-            self._known[step, hops] = Prices(self.chain, cluster, self.job)
+            self._known[step, hops] = PlannerPrices(self.chain, cluster, self.job)
         return self._known[step, hops].price(plan)
 
     def cluster_for(self, plan: Configuration) -> Cluster:

@@ -33,10 +33,10 @@ from nest.inputs.space import Recompute, SearchSpace
 from nest.model import Chain
 from nest.model.legality import divisors
 from nest.planners.membership import outside
-from nest.planners.prices import Prices
+from nest.planners.prices import PlannerPrices
 
 
-class Sharding(NamedTuple):
+class ZeroSharding(NamedTuple):
     """A ZeRO stage over groups of ``dp_in`` devices; hybrid where there are several groups."""
 
     zero: int
@@ -62,7 +62,7 @@ class Zero:
             Data parallelism alone is not legal or not in the space.
         """
         chain = chain_of(model)
-        prices = Prices(chain, cluster, job)
+        prices = PlannerPrices(chain, cluster, job)
         fitting: list[tuple[float, Configuration]] = []
         missed: list[tuple[float, Configuration]] = []
         for sharding in shardings(cluster, job, space):
@@ -81,7 +81,7 @@ class Zero:
         return evaluate(model, cluster, job, best)
 
 
-def shardings(cluster: Cluster, job: Job, space: SearchSpace) -> Iterator[Sharding]:
+def shardings(cluster: Cluster, job: Job, space: SearchSpace) -> Iterator[ZeroSharding]:
     """Ways to shard over device counts that divide the global batch."""
     most = max(d for d in divisors(job.global_batch) if d <= cluster.size)
     groups = [most, *(g for g in cluster.group_sizes if g < most and most % g == 0)]
@@ -90,14 +90,14 @@ def shardings(cluster: Cluster, job: Job, space: SearchSpace) -> Iterator[Shardi
             continue
         hybrid = dp_in < most
         if space.allows("shard", "dp_in" if hybrid else "dp"):
-            yield Sharding(zero, dp_in, most // dp_in, hybrid)
+            yield ZeroSharding(zero, dp_in, most // dp_in, hybrid)
         if not hybrid and space.allows("shard", "dp"):
-            yield Sharding(zero, 1, most, False)
+            yield ZeroSharding(zero, 1, most, False)
 
 
 def _ways(
-    chain: Chain, cluster: Cluster, job: Job, space: SearchSpace, prices: Prices,
-    n: Sharding, recompute: Recompute,
+    chain: Chain, cluster: Cluster, job: Job, space: SearchSpace, prices: PlannerPrices,
+    n: ZeroSharding, recompute: Recompute,
 ) -> Iterator[Configuration]:
     """Legal configurations of a sharding, the largest micro-batch first."""
     for mbs in reversed(divisors(job.global_batch // (n.dp_in * n.outer_dp))):

@@ -16,7 +16,7 @@ _WHOLE = re.compile(r"[+-]?\d{1,18}")
 _REAL = re.compile(r"[+-]?(\d{1,30}\.?\d{0,30}|\.\d{1,30})([eE][+-]?\d{1,4})?")
 
 
-class Known(NamedTuple):
+class KnownArguments(NamedTuple):
     """The arguments of some software."""
 
     takes: Mapping[str, str]
@@ -33,7 +33,7 @@ class Known(NamedTuple):
 
 
 @cache
-def known(name: str) -> Known:
+def known(name: str) -> KnownArguments:
     """A table of this folder, by the name of its file."""
     data = read_description(Path(__file__).with_name(f"{name}.yaml"))
     small = data.pop("small")
@@ -43,10 +43,10 @@ def known(name: str) -> Known:
               for group in ("free", "elsewhere") if group in data}
     effects = {one: effect for effect, group in small.items() for names in group.values()
                for one in names.split()}
-    return Known(takes, small=frozenset(effects), effects=effects, **groups)
+    return KnownArguments(takes, small=frozenset(effects), effects=effects, **groups)
 
 
-def arguments_of(words: Sequence[str], table: Known) -> tuple[dict[str, Words], list[str]]:
+def arguments_of(words: Sequence[str], table: KnownArguments) -> tuple[dict[str, Words], list[str]]:
     """Words of each argument by its name without hyphens; the last one of a name counts.
 
     Returns

@@ -23,8 +23,16 @@ from nest.model import build_chain
 from nest.reading.division import Division, configuration, exchange, job
 from nest.reading.hosts import Placed
 from nest.reading.megatron import capacity_of, modules_of, split
-from nest.reading.python_text import Made, Module, Unread, fields_of, not_read
-from nest.reading.source import Found, Source, divided, figures_in, model_of, said, understood
+from nest.reading.python_text import Module, PythonCall, UnknownValue, fields_of, not_read
+from nest.reading.source import (
+    FileDescription,
+    Source,
+    divided,
+    figures_in,
+    model_of,
+    said,
+    understood,
+)
 from nest.reading.torchtitan import typed
 from nest.units import shorten
 
@@ -46,7 +54,7 @@ _NEEDED = ("model.tensor_model_parallel_size", "model.pipeline_model_parallel_si
            "ddp.use_distributed_optimizer", "train.global_batch_size", "train.micro_batch_size")
 
 
-def read(source: Source) -> Found:
+def read(source: Source) -> FileDescription:
     """A function that returns a recipe's configuration, and overrides of its fields.
 
     Raises
@@ -55,12 +63,12 @@ def read(source: Source) -> Found:
     """
     module = Module(source.text, source.where, source.asked.ignored)
     base = module.returned(source.asked.function or "plan")
-    if not isinstance(base, Made):
+    if not isinstance(base, PythonCall):
         raise not_read(base, source.where)
     found = fields_of(base, source.where)
     found.pop("model", None)
     for name in ("optimizer", "tokenizer", "dataset"):
-        if isinstance(found.get(name), Made):
+        if isinstance(found.get(name), PythonCall):
             del found[name]
     found |= overrides(source)
     precision = _precision(found, source)
@@ -68,7 +76,7 @@ def read(source: Source) -> Found:
     _formats(found, precision)
     overlaps = found.pop("comm_overlap", None)
     for name, value in found.items():
-        if isinstance(value, Unread) and value.text.startswith("torch."):
+        if isinstance(value, UnknownValue) and value.text.startswith("torch."):
             found[name] = value.text
     notes: list[str] = []
     known: list[Setting] = [*SETTINGS, *_OVERLAP]
@@ -91,11 +99,11 @@ def read(source: Source) -> Found:
                          f"as {model.name} has")
     f = figures_in(known, {name: value for name, value in given.items() if value is not None},
                    source, COUNTS)
-    if isinstance(overlaps, Made) and f.get("distributed"):
+    if isinstance(overlaps, PythonCall) and f.get("distributed"):
         for name in ("overlap_grad_reduce", "overlap_param_gather"):
             if f.get(name) is None:  # src/megatron/bridge/training/comm_overlap.py:576 to 579
                 f[name] = True
-    if isinstance(overlaps, Made) or overlaps is None:
+    if isinstance(overlaps, PythonCall) or overlaps is None:
         return _found(source, f, given, model, precision, notes)
     raise InputError(f"{source.where}: comm_overlap: got {shorten(overlaps)}; allowed: None, "
                      "CommOverlapConfig(...)")
@@ -116,11 +124,11 @@ def _precision(found: Plain, source: Source) -> str:
     made = found.pop("mixed_precision", "bf16_mixed")
     if made is None:
         return "fp32"
-    name = made.name if isinstance(made, Made) else made
+    name = made.name if isinstance(made, PythonCall) else made
     for precision, function in PRECISIONS.items():
         if name == function:
             return precision
-    shown = made.text if isinstance(made, Unread) else name
+    shown = made.text if isinstance(made, UnknownValue) else name
     raise InputError(f"{source.where}: mixed_precision: got {shorten(shown)}; allowed: None, "
                      f"{', '.join(PRECISIONS.values())}")
 
@@ -146,7 +154,7 @@ def _formats(found: Plain, precision: str) -> None:
 def _found(
     source: Source, f: dict[str, Any], given: Plain, model: Model, precision: str,
     notes: list[str],
-) -> Found:
+) -> FileDescription:
     """Figures in the terms of NEST."""
     world = source.asked.devices or source.world
     if world is None:
@@ -188,7 +196,7 @@ def _found(
         recompute_layers=f.get("recomputed") if f.get("method") == "block" else None,
         schedule="combined" if f.get("combined") else None, group=f.get("group"),
         offload=str(away)), places, source.where, notes)
-    return Found(model, described, way, world, tuple(notes))
+    return FileDescription(model, described, way, world, tuple(notes))
 
 
 def _zero(f: Mapping[str, Any]) -> int:

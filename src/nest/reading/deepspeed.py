@@ -25,7 +25,7 @@ from nest.reading import arguments
 from nest.reading.arguments import arguments_of, plain
 from nest.reading.division import Division, Span, configuration, job
 from nest.reading.source import (
-    Found,
+    FileDescription,
     Source,
     divided,
     figures_in,
@@ -95,7 +95,7 @@ _OPTIMIZERS = {"adamw_torch": "adam", "adamw_torch_fused": "adam", "adamw_hf": "
 adamw_hf: of older versions), where the JSON has no optimizer."""
 
 
-def read(source: Source) -> Found:
+def read(source: Source) -> FileDescription:
     """The JSON, and what the arguments of the program say besides.
 
     Raises
@@ -162,7 +162,7 @@ def read(source: Source) -> Found:
         offload=_offload(f, source)), source.places, source.where, notes)
     seq_len = said(source, "the tokens of a sequence", f.get("seq_len"), source.asked.seq_len,
                    "--seq-len")
-    return Found(model, job(batch, seq_len, precision, optimizer, base, changes), way,
+    return FileDescription(model, job(batch, seq_len, precision, optimizer, base, changes), way,
                  dp * tp * pp * cp, tuple(notes))
 
 
@@ -248,7 +248,7 @@ def _whole(value: object) -> object:
         abs(value) < 1e15) else value
 
 
-def known_arguments() -> arguments.Known:
+def known_arguments() -> arguments.KnownArguments:
     """Arguments of Megatron-DeepSpeed: those of Megatron-LM and its own."""
     flags = {one.name for one in TABLES if one.words is not None and True in one.words.values()}
     table = arguments.known("megatron_flags")

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from nest.reading.python_text import REPLACE, Made, Module, dotted
+from nest.reading.python_text import REPLACE, Module, PythonCall, dotted
 
 _COMMENT = re.compile(r",?[ \t]*(?:#[^\n]*)?(?:\r?\n|\Z)")
 _MOST_TIMES = 20
@@ -69,12 +69,12 @@ class _Text(_Lines):
         end = self.function.end_lineno or 0
         return node is not None and self.function.lineno <= getattr(node, "lineno", 0) <= end
 
-    def made(self, path: Sequence[str]) -> Made | None:
+    def made(self, path: Sequence[str]) -> PythonCall | None:
         """What makes a section."""
         found = self.base
         for part in path:
-            found = found.fields.get(part) if isinstance(found, Made) else None
-        return found if isinstance(found, Made) else None
+            found = found.fields.get(part) if isinstance(found, PythonCall) else None
+        return found if isinstance(found, PythonCall) else None
 
     def indent(self, at: int) -> str:
         """Spaces at the beginning of a line."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from nest.errors import InputError
-from nest.reading.arguments import Known, Words, arguments_of
+from nest.reading.arguments import KnownArguments, Words, arguments_of
 from nest.reading.flags import Flags, applied
 from nest.reading.megatron_script import SHOWING, Launch, followed
 
@@ -30,7 +30,7 @@ _BARE, _QUOTED = (re.compile(rf"{_BLANK}+((?:{one})+)") for one in (_PLAIN, _ANY
 _ASSIGNED, _ASSIGNED_QUOTED = (re.compile(rf"=((?:{one})*)") for one in (_PLAIN, _ANY))
 
 
-class _Place(NamedTuple):
+class _ArgumentPlace(NamedTuple):
     """Where an argument stands in a text."""
 
     start: int
@@ -54,7 +54,7 @@ class Head(NamedTuple):
 
 
 def edited(
-    script: str, flags: Flags, table: Known, head: Head, stands: Callable[[str], bool]
+    script: str, flags: Flags, table: KnownArguments, head: Head, stands: Callable[[str], bool]
 ) -> str | None:
     """The text of a script with arguments changed; None: the text does not show them.
 
@@ -88,7 +88,7 @@ def edited(
     return None
 
 
-def _adds(old: str, places: Sequence[_Place], flags: Flags, new: str) -> bool:
+def _adds(old: str, places: Sequence[_ArgumentPlace], flags: Flags, new: str) -> bool:
     """Whether a new text is the old one without its changed arguments, and besides has only words
     of the new ones."""
     done, kept = 0, []
@@ -113,7 +113,7 @@ def _plain_words(text: str) -> list[str]:
     return re.sub(r"[\\\s\"']+", " ", text).split()
 
 
-def _places(text: str, table: Known) -> Iterator[_Place]:
+def _places(text: str, table: KnownArguments) -> Iterator[_ArgumentPlace]:
     """Arguments in a text, outside of its comments."""
     quotes = _quotes(text)
     for match in re.finditer(r"(?<![\w$./=+-])(--|\+{0,2})([A-Za-z][\w.-]*)", text):
@@ -133,7 +133,7 @@ def _places(text: str, table: Known) -> Iterator[_Place]:
                 end = value.end()
                 if arity == "one":
                     break
-        yield _Place(match.start(), end, bool(quote), name, before)
+        yield _ArgumentPlace(match.start(), end, bool(quote), name, before)
 
 
 def _quotes(text: str) -> list[str]:
@@ -159,7 +159,7 @@ def _quotes(text: str) -> list[str]:
 
 
 def _replaced(
-    text: str, places: Sequence[_Place], flags: Flags, last: str | None, again: bool
+    text: str, places: Sequence[_ArgumentPlace], flags: Flags, last: str | None, again: bool
 ) -> str:
     """A text with arguments replaced in place, and new ones behind those named ``last``."""
     there = {place.name for place in places}
@@ -183,7 +183,7 @@ def _replaced(
     return "".join([*found, text[done:]])
 
 
-def _text(name: str, value: Words, place: _Place, again: bool) -> str:
+def _text(name: str, value: Words, place: _ArgumentPlace, again: bool) -> str:
     """An argument as words of shell.
 
     Words in quotes need none of their own; ``again``: another shell reads them once more.
@@ -201,7 +201,7 @@ def _word(word: str, shells: int) -> str:
     return shlex.quote(found) if re.search(r'[$"\\`!]', found) else f'"{found}"'
 
 
-def _wide(text: str, place: _Place) -> tuple[int, int]:
+def _wide(text: str, place: _ArgumentPlace) -> tuple[int, int]:
     """What goes with an argument that is taken out: quotes around it alone, spaces, its line."""
     start, end = place.start, place.end
     if place.quoted and text[start - 1:start] == text[end:end + 1] and text[end] in "\"'" and (
@@ -238,7 +238,7 @@ def _headed(text: str, head: Head) -> str:
     return text[:at] + "".join(more) + text[at:]
 
 
-def stands(text: str, launch: Launch, flags: Flags, table: Known) -> bool:
+def stands(text: str, launch: Launch, flags: Flags, table: KnownArguments) -> bool:
     """Whether a new text has the commands of a script, but for the arguments that are changed."""
     try:
         found = followed(text, launch.where, launch.given, launch.folder)

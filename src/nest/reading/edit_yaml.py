@@ -22,7 +22,7 @@ def edited(text: str, given: Mapping[str, Any], taken: Iterable[str]) -> str:
     """
     root = yaml.compose(text, Loader=_LOADER)
     assert isinstance(root, yaml.MappingNode)
-    places = {key.value: _Place(key.start_mark.index, value.start_mark.index,
+    places = {key.value: _KeyPlace(key.start_mark.index, value.start_mark.index,
                                 value.end_mark.index) for key, value in root.value}
     out = {*taken} & {*places}
     changes = [*(_flow if root.flow_style else _lines)(text, places, out)]
@@ -41,7 +41,7 @@ def edited(text: str, given: Mapping[str, Any], taken: Iterable[str]) -> str:
     return text if root.flow_style else _added(text, new)
 
 
-class _Place(NamedTuple):
+class _KeyPlace(NamedTuple):
     """Where a key and its value stand in a text."""
 
     key: int
@@ -54,7 +54,7 @@ _Changes = Iterator[tuple[int, int, str]]
 """Texts in place of others, by their positions."""
 
 
-def _lines(text: str, places: Mapping[str, _Place], out: set[str]) -> _Changes:
+def _lines(text: str, places: Mapping[str, _KeyPlace], out: set[str]) -> _Changes:
     """Keys with lines of their own, taken out with these."""
     for name in out:
         behind = text.find("\n", places[name].end)
@@ -62,7 +62,7 @@ def _lines(text: str, places: Mapping[str, _Place], out: set[str]) -> _Changes:
                len(text) if behind < 0 else behind + 1, "")
 
 
-def _flow(text: str, places: Mapping[str, _Place], out: set[str]) -> _Changes:
+def _flow(text: str, places: Mapping[str, _KeyPlace], out: set[str]) -> _Changes:
     """Keys between braces, taken out up to the next one; behind the last one that stays, from it.
     """
     names = [*places]

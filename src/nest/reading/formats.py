@@ -20,11 +20,11 @@ from nest.reading import fsdp2 as fsdp2_reading
 from nest.reading import maxtext as maxtext_reading
 from nest.reading import torchtitan as torchtitan_reading
 from nest.reading.edit_python import Code, Section
-from nest.reading.python_text import Made, Module, Unread, fields_of
+from nest.reading.python_text import Module, PythonCall, UnknownValue, fields_of
 from nest.reading.source import Source
 
 
-class Bounded(NamedTuple):
+class BoundInputs(NamedTuple):
     """What bounds of a space depend on."""
 
     model: Model
@@ -66,7 +66,7 @@ class Format(NamedTuple):
     """Arguments of its launch that a plan decides, by name; None: the file says all."""
     stacks: Callable[[Stack], Iterable[Stack]] = lambda stack: (stack,)
     """A stack, and others that settings make of it and compute no number otherwise."""
-    bounds: Callable[[Bounded], Bounds] = lambda _: ({},)
+    bounds: Callable[[BoundInputs], Bounds] = lambda _: ({},)
     """Parts of a space that the file can say."""
     mapped: bool = False
     """It can number ranks replica by replica."""
@@ -111,9 +111,9 @@ def _named(source: Source, function: str | None, module: Module) -> str:
 
 def _plain(value: Any) -> Any:
     """A value of a module to compare; calls without their fields, which are there by name."""
-    if isinstance(value, Made):
+    if isinstance(value, PythonCall):
         return Code(f"{value.name}({', '.join(repr(_plain(one)) for one in value.words)})")
-    return Code(value.text) if isinstance(value, Unread) else value
+    return Code(value.text) if isinstance(value, UnknownValue) else value
 
 
 def _words(source: Source) -> Mapping[str, str]:
@@ -154,7 +154,7 @@ def _torchtitan_stacks(stack: Stack) -> Iterable[Stack]:
     return (stack, stack.replace(cuda_graphs="none")) if graphs else (stack,)
 
 
-def _torchtitan_bounds(given: Bounded) -> Bounds:
+def _torchtitan_bounds(given: BoundInputs) -> Bounds:
     """float8 products need divided sequences."""
     return ({"sp": True} if given.job.precision == "fp8" else {},)
 
@@ -172,7 +172,7 @@ def _deepspeed_words(plan: Plan) -> Mapping[str, tuple[str, ...]]:
             for first, *rest in section}
 
 
-def _deepspeed_bounds(given: Bounded) -> Bounds:
+def _deepspeed_bounds(given: BoundInputs) -> Bounds:
     """What no argument says stays: how the program divides layers and products, and recompute."""
     way, stage = given.way, given.way.stages[0]
     fixed: dict[str, object] = {}
@@ -207,7 +207,7 @@ def _maxtext(plan: Plan) -> Plain:
     return settings(maxtext.SETTINGS, maxtext.figures_here(plan))
 
 
-def _maxtext_bounds(given: Bounded) -> Bounds:
+def _maxtext_bounds(given: BoundInputs) -> Bounds:
     """Axes of context and experts shard parameters, as ZeRO-3 does, and are not combined."""
     if given.model.moe is None:
         return {"zero": 3}, {"cp": 1}
@@ -219,7 +219,7 @@ def _fsdp2(plan: Plan) -> Plain:
             for name, value in fsdp2.constants(plan).items()}
 
 
-def _fsdp2_bounds(given: Bounded) -> Bounds:
+def _fsdp2_bounds(given: BoundInputs) -> Bounds:
     """What its functions divide, as `nest export` says it; states are sharded over cp too."""
     model = given.model
     whole = model.moe is not None or model.mla is not None or model.tied_embeddings or (

@@ -13,8 +13,8 @@ from nest.exports.settings import Plain
 from nest.inputs import load_stack
 from nest.model import build_chain
 from nest.reading.division import Division, configuration, job
-from nest.reading.python_text import Module, Unread
-from nest.reading.source import Found, Source, figures_in, model_of, said, understood
+from nest.reading.python_text import Module, UnknownValue
+from nest.reading.source import FileDescription, Source, figures_in, model_of, said, understood
 from nest.reading.torchtitan import typed
 from nest.units import shorten
 
@@ -27,7 +27,7 @@ def overrides(source: Source) -> Plain:
     return {name: typed(value) for name, value in source.asked.settings.items()}
 
 
-def read(source: Source) -> Found:
+def read(source: Source) -> FileDescription:
     """The module's constants.
 
     Raises
@@ -36,7 +36,7 @@ def read(source: Source) -> Found:
     """
     constants = Module(source.text, source.where).constants | overrides(source)
     found: dict[str, Any] = {
-        name: value.text.removeprefix("torch.") if isinstance(value, Unread)
+        name: value.text.removeprefix("torch.") if isinstance(value, UnknownValue)
         and name.endswith("_DTYPE") else value for name, value in constants.items()}
     notes: list[str] = []
     given = understood(found, SETTINGS, TARGET, source, notes, ("LAYERS",))
@@ -73,6 +73,6 @@ def read(source: Source) -> Found:
                      "--optimizer")
     if source.asked.optimizer is None:
         notes.append("the optimizer is not in the file: Adam is assumed (--optimizer)")
-    return Found(model, job(
+    return FileDescription(model, job(
         dp * f["micro_batch"] * f["micro_batches"], f["seq_len"], f["precision"], optimizer, stack,
         changes), way, dp * f["tp"] * f["cp"], tuple(notes))

@@ -21,10 +21,10 @@ from nest.inputs.space import SearchSpace
 from nest.reading.ignored import check_ignored, names_of, names_of_words
 from nest.reading.improvement import Change, Improvement
 from nest.reading.reader import opened
-from nest.reading.running import Running, Written
+from nest.reading.running import RunningJob, WrittenFiles
 from nest.reading.running_file import RunningFile
 from nest.reading.running_script import RunningScript
-from nest.reading.source import Asked
+from nest.reading.source import Stated
 from nest.units import format_seconds
 
 if TYPE_CHECKING:
@@ -86,10 +86,10 @@ def improve(
     need("cluster", cluster, (Cluster,), 'nest.load_network("dgx-h100")')
     need("space", space, (SearchSpace, type(None)), "nest.SearchSpace(tp=8)")
     ignored = tuple(one.removeprefix("--") for one in ignore)
-    asked = Asked(model, vocab, seq_len, precision, optimizer, stack, cluster.size, ignored,
+    asked = Stated(model, vocab, seq_len, precision, optimizer, stack, cluster.size, ignored,
                   function)
     file = opened(path, target, asked, variables)
-    running: Running
+    running: RunningJob
     if file is None:
         running = RunningScript.read(path, cluster, vocab, stack, variables, ignored, in_place)
         names = names_of_words(running.launch.words)
@@ -113,8 +113,9 @@ def improve(
     other = None if unsaid is None or unsaid.searched else unsaid.plan
     plan = next((one for one in (found, other) if one is not None
                  and (known is None or _faster(one, known))), None)
-    written = Written() if plan is None else running.written(before, plan) if plan is found else (
-        Written(refused=unsaid.refused if unsaid else ()))
+    written = WrittenFiles(refused=unsaid.refused if plan and unsaid else ())
+    if plan is not None and plan is found:
+        written = running.written(before, plan)
     script, line = running.place
     return Improvement(
         target=running.target, script=script, line=line, notes=(*notes, *written.notes),
@@ -148,7 +149,7 @@ class _Unsaid(NamedTuple):
 
 
 def _fastest(
-    running: Running, spaces: Sequence[tuple[Stack, SearchSpace]], time_limit: float | None,
+    running: RunningJob, spaces: Sequence[tuple[Stack, SearchSpace]], time_limit: float | None,
     options: Mapping[str, Any],
 ) -> tuple[Plan | None, _Unsaid | None, InfeasibleError | None]:
     """The fastest plan of several spaces, the fastest that files cannot say, or why nothing fits.

@@ -18,7 +18,7 @@ from nest.exports import bridge, fsdp2, torchtitan
 from nest.inputs.files import read_text
 from nest.reading import deepspeed
 from nest.reading.hosts import Placed, devices_of
-from nest.reading.shell import Command, Script
+from nest.reading.shell import ShellCommand, ShellScript
 
 _EACH = re.compile(r"--?(?:nproc[-_]per[-_]node|num_gpus)(?:=(.*))?")
 _NODES = re.compile(r"--?(?:nnodes|num_nodes)(?:=(.*))?")
@@ -32,7 +32,7 @@ _TORCHTITAN = re.compile(r"(?:^|[./])torchtitan[./]train(?:\.py)?$")
 _MAXTEXT = re.compile(r"(?:^|[./])(?:maxtext|MaxText)(?:[./]\w+)*[./]train(?:\.py)?$")
 
 
-class Launch(NamedTuple):
+class LaunchedFile(NamedTuple):
     """A command that hands a file to a program."""
 
     target: str
@@ -51,7 +51,7 @@ class Launch(NamedTuple):
     """Of the environment of the command."""
 
 
-def launched(script: Script, path: str) -> Launch | None:
+def launched(script: ShellScript, path: str) -> LaunchedFile | None:
     """The command of a script that hands a configuration file to a program; None: there is none.
 
     Parameters
@@ -71,7 +71,7 @@ def launched(script: Script, path: str) -> Launch | None:
     return found[-1] if found else None
 
 
-def _launch(script: Script, command: Command, imports: bool) -> Launch | None:
+def _launch(script: ShellScript, command: ShellCommand, imports: bool) -> LaunchedFile | None:
     """``imports``: beside the script is a module that its program imports."""
     words = [*command.words]
     handed = _handed(words, script)
@@ -91,12 +91,12 @@ def _launch(script: Script, command: Command, imports: bool) -> Launch | None:
             script.need(word, f"--{name}" if name != before else "an argument")
     world, each = _devices(words[:at], command)
     plain = script.plain(file)
-    return Launch(target, plain.rpartition("/")[2] if script.unknowns(file) else plain,
+    return LaunchedFile(target, plain.rpartition("/")[2] if script.unknowns(file) else plain,
                   tuple(map(script.plain, rest)), command.line, function, world, each,
                   command.variables)
 
 
-def _handed(words: list[str], script: Script) -> tuple[str, str, str | None, int] | None:
+def _handed(words: list[str], script: ShellScript) -> tuple[str, str, str | None, int] | None:
     """Target, file, function, and the first word behind the program."""
     for at, word in enumerate(words):
         option, equals, value = word.partition("=")
@@ -122,7 +122,7 @@ def _handed(words: list[str], script: Script) -> tuple[str, str, str | None, int
     return None
 
 
-def _devices(words: list[str], command: Command) -> tuple[int | None, int]:
+def _devices(words: list[str], command: ShellCommand) -> tuple[int | None, int]:
     """Devices in all, and of a node."""
     found: dict[str, int] = {}
     lost = False  # a number that the script does not say
@@ -142,7 +142,7 @@ def _devices(words: list[str], command: Command) -> tuple[int | None, int]:
     return None if lost else found.get("all"), each
 
 
-def text_inside(launch: Launch, script: Script, text: str) -> str | None:
+def text_inside(launch: LaunchedFile, script: ShellScript, text: str) -> str | None:
     """The file that a command names, where the script writes it itself: ``cat <<END > FILE``.
 
     Raises
@@ -161,19 +161,19 @@ def text_inside(launch: Launch, script: Script, text: str) -> str | None:
 
 
 def _expanded(
-    text: str, script: Script, known: dict[str, str], launch: Launch | None = None
+    text: str, script: ShellScript, known: dict[str, str], launch: LaunchedFile | None = None
 ) -> str:
     """A text with the values of variables, as between double quotes."""
     for name in re.findall(r"\$\{?(\w+)", text) if launch else ():
         script.need(known.get(name, ""), launch.file if launch else "")
     quoted = text.replace("\\", "\\\\").replace('"', '\\"')
-    inner = Script(f'NEST_TEXT="{quoted}"', script.where, {
+    inner = ShellScript(f'NEST_TEXT="{quoted}"', script.where, {
         name: value for name, value in known.items() if not script.unknowns(value)})
     [value] = inner.values["NEST_TEXT"]
     return inner.need(value, launch.file) if launch else inner.plain(value)
 
 
-def file_of(launch: Launch, script: str) -> str:
+def file_of(launch: LaunchedFile, script: str) -> str:
     """Path of the file that a command names: from the script's folder, or one above it.
 
     MaxText's own base.yml, whose values are the defaults, need not be there.
@@ -202,7 +202,7 @@ _HOSTS = ("hostfile", "slurm.hosts", "slurm.nodes")
 """Lists of hosts, or of nodes by rank."""
 
 
-def places_beside(launch: Launch, text: str, script: str) -> Placed | None:
+def places_beside(launch: LaunchedFile, text: str, script: str) -> Placed | None:
     """Device of each rank, in lists of hosts or ranks that a script reads; None: it reads none.
 
     Raises

@@ -20,7 +20,15 @@ from nest.model import Chain, build_chain
 from nest.model.schedules import chunks_at
 from nest.reading.division import Division, Span, configuration, job
 from nest.reading.hosts import Placed
-from nest.reading.source import Found, Source, divided, figures_in, model_of, said, understood
+from nest.reading.source import (
+    FileDescription,
+    Source,
+    divided,
+    figures_in,
+    model_of,
+    said,
+    understood,
+)
 from nest.reading.torchtitan import typed
 from nest.units import shorten
 
@@ -35,7 +43,7 @@ AXES = ("ici_data_parallelism", "ici_fsdp_parallelism", "dcn_data_parallelism")
 FLASH = {"cudnn_flash_te": True, "cudnn_flash_jax": True, "flash": True, "dot_product": False}
 
 
-def read(source: Source) -> Found:
+def read(source: Source) -> FileDescription:
     """The YAML, and overrides behind it.
 
     Raises
@@ -129,7 +137,7 @@ def _model(f: dict[str, Any], given: Plain, source: Source, own: bool) -> Model:
 def _found(
     source: Source, f: dict[str, Any], axes: Plain, model: Model, pipeline: tuple[Any, Any],
     notes: list[str],
-) -> Found:
+) -> FileDescription:
     """Figures in the terms of NEST."""
     if min(f["tensor"], f["tensor_sequence"]) > 1:
         raise InputError(f"{source.where}: ici_tensor_parallelism and "
@@ -175,7 +183,7 @@ def _found(
         modules=modules, schedule=schedule),
         None if source.places is None else _by_stage(source.places, dp, pp, cp, tp, ep, source),
         source.where, notes)
-    return Found(model, job(batch, seq_len, said(
+    return FileDescription(model, job(batch, seq_len, said(
         source, "the number format", precision, source.asked.precision, "--precision"),
         f["optimizer"], base, changes), way, world, tuple(notes))
 

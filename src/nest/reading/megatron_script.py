@@ -17,7 +17,7 @@ from nest.reading import megatron
 from nest.reading.arguments import arguments_of, known
 from nest.reading.hosts import Placed, devices_of
 from nest.reading.megatron_arguments import TABLE
-from nest.reading.shell import Command, Script
+from nest.reading.shell import ShellCommand, ShellScript
 from nest.units import shorten
 
 PROGRAM = re.compile(r"(?:^|/)[\w.-]+\.py$")
@@ -70,8 +70,8 @@ class Launch(NamedTuple):
     """Variables of the environment."""
     folder: Path | None
     """Of the script."""
-    script: Script
-    command: Command
+    script: ShellScript
+    command: ShellCommand
     marked: tuple[str, ...]
     """Arguments of the program; those of no cost may have unknown values."""
     launcher: Mapping[str, str]
@@ -112,7 +112,7 @@ def followed(
     allocated = _found(_allocated(text))
     slurm = {name: allocated[key] for name, key in _SLURM.items()
              if allocated.get(key, "").isdecimal()}
-    script = Script(text, where, {**slurm, **given}, folder=folder)
+    script = ShellScript(text, where, {**slurm, **given}, folder=folder)
     command = _command(script, where)
     at = _program(command)
     program = os.path.basename(command.words[at])
@@ -152,7 +152,7 @@ def name_of(path: str | os.PathLike[str]) -> str:
     return found or "model"
 
 
-def _command(script: Script, where: str) -> Command:
+def _command(script: ShellScript, where: str) -> ShellCommand:
     """The command whose program has arguments of a model."""
     run = [one for one in script.commands if one.words[0] not in SHOWING]
     found = _training(run) or _training(_inside(script, run))
@@ -171,7 +171,7 @@ def _command(script: Script, where: str) -> Command:
     return found[-1]
 
 
-def _other_software(script: Script, commands: Iterable[Command]) -> str:
+def _other_software(script: ShellScript, commands: Iterable[ShellCommand]) -> str:
     """Why no command is read."""
     for command in commands:
         text = script.plain(" ".join(command.words[:4]))
@@ -184,7 +184,7 @@ def _other_software(script: Script, commands: Iterable[Command]) -> str:
             "script or a command line of Megatron-LM")
 
 
-def _compared(script: Script, command: Command) -> tuple[object, ...]:
+def _compared(script: ShellScript, command: ShellCommand) -> tuple[object, ...]:
     """What makes two commands differ in cost."""
     at = _program(command)
     table = known(TABLE)
@@ -193,12 +193,12 @@ def _compared(script: Script, command: Command) -> tuple[object, ...]:
         given.items()) if name not in table.free | table.elsewhere), *stray)
 
 
-def _program(command: Command) -> int:
+def _program(command: ShellCommand) -> int:
     """The word that names the program."""
     return next(n for n, word in enumerate(command.words) if PROGRAM.search(word))
 
 
-def _training(commands: Iterable[Command]) -> list[Command]:
+def _training(commands: Iterable[ShellCommand]) -> list[ShellCommand]:
     """Those that start a program with arguments of a model."""
     found = []
     for command in commands:
@@ -209,20 +209,21 @@ def _training(commands: Iterable[Command]) -> list[Command]:
     return found
 
 
-def _inside(script: Script, commands: Iterable[Command]) -> Iterator[Command]:
+def _inside(script: ShellScript, commands: Iterable[ShellCommand]) -> Iterator[ShellCommand]:
     """Commands in a text that another command runs: bash -c "...", and the like."""
     for command in commands:
         shell = {n + 1 for n, word in enumerate(command.words) if word == "-c"}
         for n, word in enumerate(command.words):
             if n in shell or (" " in word and ".py " in word):
-                inner = Script(word, script.where, command.variables, script, line=command.line)
+                inner = ShellScript(word, script.where, command.variables, script,
+                                    line=command.line)
                 for one in inner.commands:
                     yield one._replace(
                         variables={**command.variables, **one.variables},
                         outer=(*command.outer, *command.words[:n], *one.outer))
 
 
-def _known(script: Script, words: Sequence[str]) -> list[str]:
+def _known(script: ShellScript, words: Sequence[str]) -> list[str]:
     """Words of the arguments; those that matter are known."""
     table = known(TABLE)
     found: list[str] = []
@@ -247,7 +248,7 @@ def _known(script: Script, words: Sequence[str]) -> list[str]:
     return found
 
 
-def _launcher(command: Command, script: Script) -> dict[str, str]:
+def _launcher(command: ShellCommand, script: ShellScript) -> dict[str, str]:
     """Nodes, devices of each, and all devices, as the launcher or Slurm's lines say them."""
     pairs = [pair for text in script.texts for pair in _allocated(text)]
     for one in script.commands:

@@ -12,7 +12,7 @@ from nest.inputs.files import read_description
 from nest.reading.source import among
 
 
-class Owner(NamedTuple):
+class FileOwner(NamedTuple):
     """Software that a file belongs to."""
 
     name: str
@@ -27,14 +27,14 @@ class Owner(NamedTuple):
 
 
 @cache
-def owners() -> tuple[Owner, ...]:
+def owners() -> tuple[FileOwner, ...]:
     """The table, in its order."""
     data = read_description(Path(__file__).with_name("owners.yaml"))
-    return tuple(Owner(name, tuple(one.get("all", ())), tuple(one.get("any", ())),
+    return tuple(FileOwner(name, tuple(one.get("all", ())), tuple(one.get("any", ())),
                        one.get("target", ""), one.get("says", "")) for name, one in data.items())
 
 
-def owner_of(data: Mapping[Any, Any]) -> Owner | None:
+def owner_of(data: Mapping[Any, Any]) -> FileOwner | None:
     """The first whose keys are there; None: no file that NEST knows."""
     there_is = {str(key): value for key, value in data.items()}
     names = [name.replace("-", "_") for name in (*there_is, *flat(there_is))]

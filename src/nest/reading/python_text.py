@@ -26,14 +26,14 @@ MOST = 10**5
 """Values that are looked at: functions that call each other twice would take forever."""
 
 
-class Unread(NamedTuple):
+class UnknownValue(NamedTuple):
     """A value that the text does not say."""
 
     line: int
     text: str
 
 
-class Made:
+class PythonCall:
     """What a call makes: its name, its plain arguments, and fields by name, set later or not.
 
     ``places`` are the texts of the fields' values, ``call`` that of the call, as nodes of a module.
@@ -95,7 +95,7 @@ class Module:
                 self._assign(one, self.constants, 0)
 
     def returned(self, name: str) -> Any:
-        """What a function returns: plain data, :class:`Made` and :class:`Unread`.
+        """What a function returns: plain data, :class:`PythonCall` and :class:`UnknownValue`.
 
         Raises
         ------
@@ -136,7 +136,7 @@ class Module:
     def _branch(self, one: ast.If, names: dict[str, Any], depth: int) -> tuple[bool, Any]:
         """The branch that a plain value chooses; of others what they set is not known."""
         test = self._value(one.test, names, depth + 1)
-        if not isinstance(test, (Made, Unread)):
+        if not isinstance(test, (PythonCall, UnknownValue)):
             return self._body(one.body if test else one.orelse, names, depth + 1)
         for each in (*one.body, *one.orelse):
             if isinstance(each, (ast.Assign, ast.AnnAssign)):
@@ -174,24 +174,24 @@ class Module:
         else:
             self._blur(target, names)
 
-    def _place(self, node: ast.expr, names: dict[str, Any]) -> Made | None:
+    def _place(self, node: ast.expr, names: dict[str, Any]) -> PythonCall | None:
         """What an attribute is set of; fields that nothing is known of are made."""
         if isinstance(node, ast.Name):
             found = names.get(node.id)
-            return found if isinstance(found, Made) else None
+            return found if isinstance(found, PythonCall) else None
         if not isinstance(node, ast.Attribute):
             return None
         above = self._place(node.value, names)
         if above is None:
             return None
-        found = above.fields.setdefault(node.attr, Made("", [], {}))
-        return found if isinstance(found, Made) else None
+        found = above.fields.setdefault(node.attr, PythonCall("", [], {}))
+        return found if isinstance(found, PythonCall) else None
 
     def _blur(self, node: ast.AST, names: dict[str, Any]) -> None:
         """A statement that is not followed: nothing that it names is known behind it."""
         for each in ast.walk(node):
             if isinstance(each, ast.Name) and not isinstance(
-                    names.get(each.id, _unread(each)), Unread):
+                    names.get(each.id, _unread(each)), UnknownValue):
                 names[each.id] = _unread(node)
 
     # ------------------------------------------------------------ values
@@ -223,7 +223,7 @@ class Module:
                 node.id, _unread(node))
         if isinstance(node, ast.Attribute):
             above = self._value(node.value, names, depth + 1)
-            if isinstance(above, Made) and node.attr in above.fields:
+            if isinstance(above, PythonCall) and node.attr in above.fields:
                 return above.fields[node.attr]
         if isinstance(node, ast.Call):
             return self._call(node, names, depth)
@@ -238,10 +238,10 @@ class Module:
         if name in self.functions and not words and not fields:
             return self._returned(self.functions[name], depth + 1)
         if name in REPLACE and len(words) == 1:
-            base = words[0] if isinstance(words[0], Made) else Made("", [], {})
-            return Made(base.name, base.words, {**base.fields, **fields}, node,
+            base = words[0] if isinstance(words[0], PythonCall) else PythonCall("", [], {})
+            return PythonCall(base.name, base.words, {**base.fields, **fields}, node,
                         {**base.places, **places})
-        return Made(name or _unread(node.func).text, words, fields, node, places)
+        return PythonCall(name or _unread(node.func).text, words, fields, node, places)
 
 
 def dotted(node: ast.expr) -> str:
@@ -263,18 +263,19 @@ def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
                         for each in one.names)
 
 
-def _unread(node: ast.AST) -> Unread:
+def _unread(node: ast.AST) -> UnknownValue:
     try:
         text = ast.unparse(node)
     except (RecursionError, ValueError):
         text = "an expression"
-    return Unread(getattr(node, "lineno", 0), text)
+    return UnknownValue(getattr(node, "lineno", 0), text)
 
 
-def fields_of(made: Made, where: str, start: str = "") -> dict[str, Any]:
+def fields_of(made: PythonCall, where: str, start: str = "") -> dict[str, Any]:
     """Fields by their names with dots, those of fields included.
 
-    A call without known meaning, which is the value of a field, is there as :class:`Made` under the
+    A call without known meaning, which is the value of a field,
+    is there as :class:`PythonCall` under the
     field's own name, too.
 
     Raises
@@ -285,7 +286,7 @@ def fields_of(made: Made, where: str, start: str = "") -> dict[str, Any]:
         raise InputError(f"{where}: fields more than {DEEPEST} deep")
     found: dict[str, Any] = {}
     for name, value in made.fields.items():
-        if isinstance(value, Made):
+        if isinstance(value, PythonCall):
             if value.name:
                 found[start + name] = value
             found |= fields_of(value, where, f"{start}{name}.")
@@ -296,7 +297,7 @@ def fields_of(made: Made, where: str, start: str = "") -> dict[str, Any]:
 
 def not_read(value: object, where: str) -> InputError:
     """The error that what a function returns is no configuration, or is not understood."""
-    if not isinstance(value, Unread):
+    if not isinstance(value, UnknownValue):
         return InputError(f"{where}: the function returns no configuration that is understood, and "
                           "nothing is executed")
     return InputError(f"{where}: line {value.line}: {shorten(value.text, 100)} is not understood, "

@@ -29,14 +29,14 @@ from nest.reading import (
     translated,
 )
 from nest.reading.ignored import check_ignored, names_of, names_of_words
-from nest.reading.launches import Launch
+from nest.reading.launches import LaunchedFile
 from nest.reading.megatron_script import Reading
 from nest.reading.owners import owner_of, owners
-from nest.reading.shell import Script
-from nest.reading.source import Asked, Found, Source
+from nest.reading.shell import ShellScript
+from nest.reading.source import FileDescription, Source, Stated
 from nest.units import shorten
 
-READERS: Mapping[str, Callable[[Source], Found]] = {
+READERS: Mapping[str, Callable[[Source], FileDescription]] = {
     "torchtitan": torchtitan.read_python,
     "torchtitan-toml": torchtitan.read_toml,
     "fsdp2": fsdp2.read,
@@ -100,7 +100,7 @@ def read(
         not understood, values that it does not say, names in ``ignore`` that it does not have, or
         degrees of experts that do not divide them.
     """
-    asked = Asked(model, vocab, seq_len, precision, optimizer, stack, devices,
+    asked = Stated(model, vocab, seq_len, precision, optimizer, stack, devices,
                   tuple(one.removeprefix("--") for one in ignore), function)
     file = opened(path, target, asked, variables)
     found = read_file(file) if file else megatron_script.read(
@@ -128,7 +128,7 @@ def devices_of(
     ------
     InputError : as :func:`read`; of a script of Megatron-LM only if its launcher does not say it.
     """
-    if opened(path, target, Asked(), variables) is not None:
+    if opened(path, target, Stated(), variables) is not None:
         return read(path, target=target, variables=variables, **said).devices
     launch = megatron_script.opened(path, variables)
     return megatron_script.world_of(launch.launcher, launch.where)
@@ -141,9 +141,9 @@ class Opened(NamedTuple):
     source: Source
     path: str
     """Of the file, or of the script that writes it."""
-    launch: Launch | None = None
+    launch: LaunchedFile | None = None
     """Of the script; None: the file is read by itself."""
-    script: Script | None = None
+    script: ShellScript | None = None
     script_path: str = ""
     text: str = ""
     """Of the script."""
@@ -154,7 +154,7 @@ class Opened(NamedTuple):
 
 
 def opened(
-    path: str | os.PathLike[str], target: str | None, asked: Asked,
+    path: str | os.PathLike[str], target: str | None, asked: Stated,
     variables: Mapping[str, str] | None,
 ) -> Opened | None:
     """Find what a file is for; see :func:`read`. None: a script or command line of Megatron-LM.
@@ -252,7 +252,7 @@ def changed(found: Opened, body: str, text: str) -> Opened | None:
 
 
 def _launched(
-    path: str, where: str, text: str, asked: Asked, given: Mapping[str, str],
+    path: str, where: str, text: str, asked: Stated, given: Mapping[str, str],
     body: str | None = None,
 ) -> Opened | None:
     """The file that a script hands to a program; None: it hands over none.
@@ -261,7 +261,7 @@ def _launched(
     """
     settings = {name: value for name, value in given.items() if "." in name or (
         name.islower() and not re.search(rf"\$\{{?{re.escape(name)}\b", text))}
-    script = Script(text, where, {name: value for name, value in given.items()
+    script = ShellScript(text, where, {name: value for name, value in given.items()
                                   if name not in settings})
     launch = launches.launched(script, path)
     if launch is None:

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from nest.evaluation.plans import Plan
 from nest.exports import megatron
-from nest.exports.hosts import Places
-from nest.exports.script import Script, script_text
+from nest.exports.hosts import RankPlaces
+from nest.exports.script import LaunchScript, script_text
 from nest.reading.arguments import Words
 from nest.reading.megatron_script import PROGRAM, Launch
 from nest.reading.shell import MARK, Unknown
@@ -26,7 +26,7 @@ _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*|\d{1,3})(?::?-)?\}?", re.ASCII)
 
 def remade(
     launch: Launch, plan: Plan, arguments: Mapping[str, Words], marked: Mapping[str, Words],
-    found: Places, title: Sequence[str],
+    found: RankPlaces, title: Sequence[str],
 ) -> str:
     """The text of a script that launches a plan.
 
@@ -57,7 +57,7 @@ def remade(
         name: value for name, value in launch.script.exported.items()
         if not MARK.search(value) and name not in ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK")}
     program = next(word for word in launch.command.words if PROGRAM.search(word))
-    script = Script(
+    script = LaunchScript(
         title=title, variables={**variables, **megatron.variables(
             plan.configuration, plan.inputs.job, plan.inputs.cluster.device.name)},
         asked=asked, given=[], sections={}, more=("ARGUMENTS",), later=[*lines, ")"],

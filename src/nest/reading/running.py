@@ -37,7 +37,7 @@ class Now(NamedTuple):
         return math.inf if self.plan is None or self.problems else self.plan.step_time_s
 
 
-class Written(NamedTuple):
+class WrittenFiles(NamedTuple):
     """The files of a better plan."""
 
     files: Mapping[str, str] = {}
@@ -50,7 +50,7 @@ class Written(NamedTuple):
     """What the launch needs besides them."""
 
 
-class Running(Protocol):
+class RunningJob(Protocol):
     """A job that runs today, as its files say it."""
 
     @property
@@ -99,7 +99,7 @@ class Running(Protocol):
     def narrower(self, space: SearchSpace, plan: Plan) -> Iterable[SearchSpace]:
         """Parts of a space to search where its best plan is one that the files cannot say."""
 
-    def written(self, before: Plan | None, plan: Plan) -> Written:
+    def written(self, before: Plan | None, plan: Plan) -> WrittenFiles:
         """Its files with a better plan.
 
         Raises
@@ -108,7 +108,7 @@ class Running(Protocol):
         """
 
 
-def priced(running: Running, way: Configuration) -> Now:
+def priced(running: RunningJob, way: Configuration) -> Now:
     """A configuration of a job, priced.
 
     Raises

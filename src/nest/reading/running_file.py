@@ -22,11 +22,11 @@ from nest.inputs.model import Model
 from nest.inputs.space import SearchSpace
 from nest.model.legality import divisors
 from nest.reading import edit_script
-from nest.reading.arguments import Known, Words, arguments_of
+from nest.reading.arguments import KnownArguments, Words, arguments_of
 from nest.reading.deepspeed import ALIASES, known_arguments
 from nest.reading.edit_python import Code
 from nest.reading.flags import Flags, applied
-from nest.reading.formats import FORMATS, Bounded, Format
+from nest.reading.formats import FORMATS, BoundInputs, Format
 from nest.reading.hosts import Placed
 from nest.reading.improvement import Change
 from nest.reading.launches import launched
@@ -35,13 +35,13 @@ from nest.reading.reader import Opened, changed, read_file
 from nest.reading.running import (
     UNSET,
     Now,
-    Written,
+    WrittenFiles,
     parts,
     priced,
     unsearched,
     with_overlap,
 )
-from nest.reading.shell import Script
+from nest.reading.shell import ShellScript
 
 DEGREES = ("pp", "tp", "cp", "outer_dp", "dp_in")
 """Degrees whose product is the devices that a plan uses."""
@@ -135,7 +135,7 @@ class RunningFile:
                              self.format.overlaps, keep)
         ways = [{name: 1} for name in ("pp", "outer_dp", *(["dp_in"] * self.format.mapped))]
         for one in self.format.stacks(stack):
-            bounds = self.format.bounds(Bounded(
+            bounds = self.format.bounds(BoundInputs(
                 self.model, self.job.replace(stack=one), self.reading.configuration,
                 self._arguments))
             for each in parts(parts(unsearched(before, space), bounds), ways):
@@ -189,7 +189,7 @@ class RunningFile:
 
     # ------------------------------------------------------------ the new file
 
-    def written(self, before: Plan | None, plan: Plan) -> Written:
+    def written(self, before: Plan | None, plan: Plan) -> WrittenFiles:
         """The file with other settings; its script where that has to change, too."""
         there = {**self.format.read(self.opened.source), **self._behind}
         new = self.format.said(plan)
@@ -215,9 +215,9 @@ class RunningFile:
             if not wrong:
                 lines = [Change(name=name, before=self._shown(there, name),
                                 after=self._shown(given, name)) for name in (*given, *out)]
-                return Written(self._files(texts), (*lines, *arguments),
+                return WrittenFiles(self._files(texts), (*lines, *arguments),
                                notes=self._needs(before, plan))
-        return Written(refused=reasons)
+        return WrittenFiles(refused=reasons)
 
     def _shown(self, given: Mapping[str, Any], name: str) -> str:
         return self.format.shown(given[name]) if name in given else ""
@@ -294,12 +294,12 @@ class RunningFile:
         return _Texts(body, script), lines
 
     @property
-    def _table(self) -> Known:
+    def _table(self) -> KnownArguments:
         """How the arguments of the launch are written."""
         if self.format.words is not None:
             return known_arguments()
         plain = self.format.spelled(self.opened.source).values() if self.format.plain else ()
-        return Known(dict.fromkeys(plain, "plain"), frozenset(), frozenset())
+        return KnownArguments(dict.fromkeys(plain, "plain"), frozenset(), frozenset())
 
     def _environment(self, before: Plan | None, plan: Plan) -> dict[str, str]:
         """Variables that the new plan asks for, and the launch does not give it."""
@@ -340,7 +340,7 @@ class RunningFile:
         assert opened.script is not None
         given = {name: value for name, value in opened.given.items() if "." not in name}
         try:
-            scripts = [Script(one, opened.script.where, given) for one in (before, text)]
+            scripts = [ShellScript(one, opened.script.where, given) for one in (before, text)]
             launches = [launched(one, opened.script_path) for one in scripts]
         except InputError:
             return False

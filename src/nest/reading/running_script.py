@@ -14,7 +14,7 @@ from nest.evaluation.evaluate import evaluate
 from nest.evaluation.plans import Plan
 from nest.evaluation.ranks import Rank
 from nest.exports import megatron
-from nest.exports.hosts import MOST_PER_NODE, Places, per_node, places
+from nest.exports.hosts import MOST_PER_NODE, RankPlaces, per_node, places
 from nest.exports.launchers import DEFAULT, LAUNCHERS
 from nest.exports.targets import TARGETS
 from nest.inputs.cluster import Cluster
@@ -35,7 +35,7 @@ from nest.reading.remade import NAME, remade
 from nest.reading.running import (
     UNSET,
     Now,
-    Written,
+    WrittenFiles,
     parts,
     priced,
     unsearched,
@@ -173,12 +173,12 @@ class RunningScript:
 
     # ------------------------------------------------------------ the new script
 
-    def written(self, before: Plan | None, plan: Plan) -> Written:
+    def written(self, before: Plan | None, plan: Plan) -> WrittenFiles:
         """The script with other arguments, or a new one; lists of nodes or ranks beside it."""
         stack = plan.inputs.job.stack.capabilities
         if stack is None or (stack.software, stack.version) not in TARGETS["megatron"].rules:
             what = "an unknown version" if stack is None else f"{stack.software} {stack.version}"
-            return Written(refused=(
+            return WrittenFiles(refused=(
                 f"a script is written for {megatron.VERSION}, and the stack is {what}",))
         given = self.given
         try:
@@ -186,12 +186,12 @@ class RunningScript:
             old = flags.unpriced(given, new) if before is None else flags.said(
                 before, MAPPED[2:] in given)
         except UnsupportedError as error:
-            return Written(refused=error.problems)
+            return WrittenFiles(refused=error.problems)
         change = flags.changed(given, old, new, plan)
         names = dict.fromkeys((*change.taken, *change.given))
         lines = (Change(name=f"--{name}", before=_said(given, name),
                         after=_said(change.given, name)) for name in names)
-        return Written(self._files(plan, change),
+        return WrittenFiles(self._files(plan, change),
                        tuple(line for line in lines if line.before != line.after))
 
     def _files(self, plan: Plan, change: flags.Flags) -> dict[str, str]:
@@ -227,7 +227,7 @@ class RunningScript:
                     self._beside_idle(order, found))
         return files
 
-    def _beside_idle(self, order: Sequence[Rank], at: Places) -> Placed | None:
+    def _beside_idle(self, order: Sequence[Rank], at: RankPlaces) -> Placed | None:
         """Devices of the ranks, where others of the same nodes are idle: what a launch does not
         say, with a list of hosts either. None: it says all."""
         if self.cluster.links is not None or at.each is None:
@@ -241,7 +241,7 @@ class RunningScript:
         return found
 
     def _check(
-        self, plan: Plan, files: Mapping[str, str], launch: Launch, at: Places,
+        self, plan: Plan, files: Mapping[str, str], launch: Launch, at: RankPlaces,
         devices: Placed | None,
     ) -> None:
         """Read a new script: it must have the plan's step time. ``devices``: those that it does not

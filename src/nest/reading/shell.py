@@ -20,14 +20,14 @@ from typing import NoReturn
 
 from nest.errors import InputError
 from nest.inputs.files import read_text
-from nest.reading.shell_flow import Command, Flow, Status
+from nest.reading.shell_flow import Flow, ShellCommand, Status
 from nest.reading.shell_reader import parsed
-from nest.reading.shell_state import CLOSE, MARK, OPEN, State, Unknown, Value
+from nest.reading.shell_state import CLOSE, MARK, OPEN, ShellState, Unknown, Value
 from nest.reading.shell_tree import DEEPEST, Assign, Function, Redirect, Simple
 from nest.reading.shell_words import SYSTEM
 from nest.units import shorten
 
-__all__ = ["MARK", "Command", "Script", "Unknown"]
+__all__ = ["MARK", "ShellCommand", "ShellScript", "Unknown"]
 
 LONGEST_SCRIPT = 2**20
 """Characters of a script."""
@@ -62,7 +62,7 @@ _SHELL_OPTIONS = ("lastpipe", "nullglob", "failglob", "expand_aliases", "nocasem
 _OTHER_SHELL = re.compile(r"#![^\n]*\b(zsh|fish|t?csh|python[\d.]*|perl)\b")
 
 
-class Script(Flow):
+class ShellScript(Flow):
     """The commands and variables of a script.
 
     Parameters
@@ -82,10 +82,10 @@ class Script(Flow):
 
     def __init__(
         self, text: str, where: str, given: Mapping[str, str] | None = None,
-        outer: Script | None = None, folder: Path | None = None, line: int | None = None,
+        outer: ShellScript | None = None, folder: Path | None = None, line: int | None = None,
     ) -> None:
         given = given or {}
-        super().__init__(where, [] if outer is None else outer.unknown, State())
+        super().__init__(where, [] if outer is None else outer.unknown, ShellState())
         self.given = dict(given) if outer is None else outer.given
         self.folder = folder
         self.texts: list[str] = []
@@ -314,7 +314,7 @@ class Script(Flow):
         return None
 
     def _record(self, words: Sequence[str], line: int) -> None:
-        self.commands.append(Command(line, tuple(words), self._environment(), self._outer))
+        self.commands.append(ShellCommand(line, tuple(words), self._environment(), self._outer))
 
     def _call(self, name: str, arguments: Sequence[str], line: int) -> Status:
         node = self.state.functions[name]
@@ -413,7 +413,7 @@ class Script(Flow):
             loops, returns = self._loops, self._returns
             self._loops, self._returns = [], []
             environment = self._environment()
-            self.state = State(
+            self.state = ShellState(
                 values={name: (value,) for name, value in environment.items()},
                 exported=frozenset(environment), arguments=tuple(words[at + 1:]), rest=kept.rest)
             self.where, self._outer = str(path), (*outer, *words[:at])
@@ -621,12 +621,13 @@ class Script(Flow):
 
 
 _BUILTINS: Mapping[str, Callable[
-    [Script, list[str], Mapping[str, Assign], int], Status]] = {
-    **dict.fromkeys(("export", "declare", "local", "readonly", "typeset"), Script._declared),
-    **dict.fromkeys(("break", "continue", "return", "exit"), Script._leave),
-    **dict.fromkeys((":", "true", "false"), Script._nothing),
-    "unset": Script._unset, "set": Script._set, "shift": Script._shift, "let": Script._let,
-    "shopt": Script._options, "trap": Script._trap, "enable": Script._enabled,
-    "alias": Script._nothing, "echo": Script._printed,
+    [ShellScript, list[str], Mapping[str, Assign], int], Status]] = {
+    **dict.fromkeys(("export", "declare", "local", "readonly", "typeset"), ShellScript._declared),
+    **dict.fromkeys(("break", "continue", "return", "exit"), ShellScript._leave),
+    **dict.fromkeys((":", "true", "false"), ShellScript._nothing),
+    "unset": ShellScript._unset, "set": ShellScript._set, "shift": ShellScript._shift,
+    "let": ShellScript._let,
+    "shopt": ShellScript._options, "trap": ShellScript._trap, "enable": ShellScript._enabled,
+    "alias": ShellScript._nothing, "echo": ShellScript._printed,
 }
 """Commands of the shell that change variables, or succeed for certain."""

@@ -15,12 +15,11 @@ from typing import NamedTuple
 
 from nest.errors import InputError
 from nest.reading.conditions import Tests
-from nest.reading.shell_state import MARK, State, Unknown, merged
+from nest.reading.shell_state import MARK, ShellState, Unknown, merged
 from nest.reading.shell_tree import (
+    AndOrList,
     Arithmetic,
-    Block,
     Case,
-    Chain,
     Commands,
     Count,
     Directed,
@@ -29,8 +28,9 @@ from nest.reading.shell_tree import (
     If,
     Loop,
     Node,
-    Pipeline,
     Redirect,
+    ShellBlock,
+    ShellPipeline,
     Simple,
     Test,
 )
@@ -45,7 +45,7 @@ Status = bool | None
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
-class Command(NamedTuple):
+class ShellCommand(NamedTuple):
     """A command of a script with its words as they would be run."""
 
     line: int
@@ -59,14 +59,14 @@ class Command(NamedTuple):
 class Flow(Words):
     """Statements in a state of variables."""
 
-    def __init__(self, where: str, unknown: list[Unknown], state: State) -> None:
+    def __init__(self, where: str, unknown: list[Unknown], state: ShellState) -> None:
         super().__init__(where, unknown, state)
-        self.commands: list[Command] = []
+        self.commands: list[ShellCommand] = []
         self.assumptions: dict[str, None] = {}
         """Variables that decide something because they are not set."""
         self._steps, self._testing = 0, 0
-        self._loops: list[list[tuple[str, State]]] = []
-        self._returns: list[list[State]] = []
+        self._loops: list[list[tuple[str, ShellState]]] = []
+        self._returns: list[list[ShellState]] = []
 
     @abstractmethod
     def _simple(self, node: Simple) -> Status:
@@ -97,7 +97,7 @@ class Flow(Words):
                 self.state.ended = "exit"
         return status
 
-    def _chain(self, chain: Chain) -> Status:
+    def _chain(self, chain: AndOrList) -> Status:
         status = self._pipeline(chain.first, bool(chain.rest))
         for number, (join, pipeline) in enumerate(chain.rest, 1):
             if self.state.ended:
@@ -116,7 +116,7 @@ class Flow(Words):
                 status = join == "||" if stopped else status
         return status
 
-    def _pipeline(self, pipeline: Pipeline, tested: bool) -> Status:
+    def _pipeline(self, pipeline: ShellPipeline, tested: bool) -> Status:
         self._testing += tested or pipeline.turned
         if len(pipeline.parts) == 1:
             status = self._node(pipeline.parts[0])
@@ -153,7 +153,7 @@ class Flow(Words):
         left = {status for status, state in ends if not state.ended}
         return left.pop() if len(left) == 1 else None
 
-    def _meet(self, states: Sequence[State], line: int) -> None:
+    def _meet(self, states: Sequence[ShellState], line: int) -> None:
         """The state where several ways meet; those that end are kept for where they go on."""
         alive = []
         for state in states:
@@ -169,7 +169,7 @@ class Flow(Words):
         self.state = states[0].copy()
         self.state.ended = "exit" if all(one.ended == "exit" for one in states) else "gone"
 
-    def _merged(self, states: Sequence[State], line: int) -> State:
+    def _merged(self, states: Sequence[ShellState], line: int) -> ShellState:
         if len(states) == 1:
             return states[0]
         cause = self.unknown[int(self._cause[1:-1])] if self._cause else None
@@ -198,7 +198,7 @@ class Flow(Words):
             case Directed(line, inner, redirects):
                 self._redirect(redirects, line)
                 return self._node(inner)
-            case Block(_, own, body):
+            case ShellBlock(_, own, body):
                 return self._own(lambda: self._list(body)) if own else self._list(body)
             case Function(_, name, _):
                 self.state.functions[name] = node
@@ -386,7 +386,7 @@ class Flow(Words):
     ) -> Status:
         """A loop: turn by turn as long as its condition is known, then all further ones at once."""
         self._loops.append([])
-        exits: list[State] = []
+        exits: list[ShellState] = []
         status: Status = None
         for _ in range(MOST_TURNS):
             before = self.state.copy()
@@ -412,7 +412,8 @@ class Flow(Words):
         return None if not self.state.ended else status
 
     def _turn(
-        self, body: Callable[[], Status], step: Callable[[], Status], exits: list[State], line: int
+        self, body: Callable[[], Status], step: Callable[[], Status], exits: list[ShellState],
+        line: int
     ) -> None:
         """One turn behind the condition; ``exits`` takes the states that leave the loop."""
         body()
@@ -434,13 +435,13 @@ class Flow(Words):
 
     def _all_turns(
         self, condition: Callable[[], Status], body: Callable[[], Status],
-        step: Callable[[], Status], exits: list[State], line: int,
+        step: Callable[[], Status], exits: list[ShellState], line: int,
     ) -> None:
         """Any number of turns: until the variables stay as they are."""
         base, count = self.state, len(self.commands)
         for turn in range(MOST_TURNS):
             del self.commands[count:]
-            exits_now: list[State] = []
+            exits_now: list[ShellState] = []
             self.state = base.copy()
             status = condition()
             after, ended = self.state.copy(), self.state.ended

@@ -13,11 +13,10 @@ from nest.errors import InputError
 from nest.reading.shell_tree import (
     DECLARES,
     DEEPEST,
+    AndOrList,
     Arithmetic,
     Assign,
-    Block,
     Case,
-    Chain,
     Commands,
     Count,
     Directed,
@@ -26,8 +25,9 @@ from nest.reading.shell_tree import (
     If,
     Loop,
     Node,
-    Pipeline,
     Redirect,
+    ShellBlock,
+    ShellPipeline,
     Simple,
     Test,
 )
@@ -260,7 +260,7 @@ class Reader:
     def commands(self, *stops: str) -> Commands:
         """Commands up to one of some reserved words, ``)``, ``;;`` or the end."""
         self._deeper()
-        found: list[Chain] = []
+        found: list[AndOrList] = []
         while True:
             self.blank(newlines=True)
             if self.at >= len(self.text) or self.text[self.at] == ")" or self.text.startswith(
@@ -269,7 +269,7 @@ class Reader:
                 return tuple(found)
             found.append(self._chain())
 
-    def _chain(self) -> Chain:
+    def _chain(self) -> AndOrList:
         line, first, rest = self.line(), self._pipeline(), []
         while True:
             self.blank()
@@ -283,9 +283,9 @@ class Reader:
         if background or (self.text.startswith(";", self.at)
                           and not self.text.startswith((";;", ";&"), self.at)):
             self.at += 1
-        return Chain(line, first, tuple(rest), background)
+        return AndOrList(line, first, tuple(rest), background)
 
-    def _pipeline(self) -> Pipeline:
+    def _pipeline(self) -> ShellPipeline:
         line, turned, parts = self.line(), False, []
         while self._peek() in ("!", "time"):
             turned ^= self._peek() == "!"
@@ -298,7 +298,7 @@ class Reader:
             parts.append(self._command())
             self.blank()
             if not self.text.startswith("|", self.at) or self.text.startswith("||", self.at):
-                return Pipeline(line, turned, tuple(parts))
+                return ShellPipeline(line, turned, tuple(parts))
             self.at += 1 + self.text.startswith("|&", self.at)
             self.blank(newlines=True)
 
@@ -336,14 +336,14 @@ class Reader:
             self.at += 1
             body = self.commands()
             self._take(")")
-            return Block(line, True, body)
+            return ShellBlock(line, True, body)
         if word not in ("{", "if", "while", "until", "for", "select", "case", "[[", "function"):
             return None
         self.at += len(word)
         if word == "{":
             body = self.commands("}")
             self._take("}")
-            return Block(line, False, body)
+            return ShellBlock(line, False, body)
         if word == "if":
             return self._if(line)
         if word in ("while", "until"):

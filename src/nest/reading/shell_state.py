@@ -29,7 +29,7 @@ class Unknown(NamedTuple):
 
 
 @dataclass
-class State:
+class ShellState:
     """Variables at one point of a script."""
 
     values: dict[str, Value] = field(default_factory=dict)
@@ -55,9 +55,9 @@ class State:
     ended: str = ""
     """How it ended: exit, return, break, continue; gone: in several ways."""
 
-    def copy(self) -> State:
+    def copy(self) -> ShellState:
         """One that changes by itself."""
-        found = State(**{one.name: getattr(self, one.name) for one in fields(self)})
+        found = ShellState(**{one.name: getattr(self, one.name) for one in fields(self)})
         found.values, found.odd = dict(self.values), dict(self.odd)
         found.functions = dict(self.functions)
         found.saved = tuple(dict(one) for one in self.saved)
@@ -65,8 +65,9 @@ class State:
 
 
 def merged(
-    states: Sequence[State], unknown: Callable[[str], str], lost: Callable[[Value | None], bool]
-) -> State:
+    states: Sequence[ShellState], unknown: Callable[[str], str],
+    lost: Callable[[Value | None], bool],
+) -> ShellState:
     """What holds where several ways meet: what they differ in is unknown.
 
     Parameters

@@ -35,7 +35,7 @@ class Simple(NamedTuple):
     redirects: tuple[Redirect, ...]
 
 
-class Block(NamedTuple):
+class ShellBlock(NamedTuple):
     """``{ ... }``, or ``( ... )``, a shell of its own."""
 
     line: int
@@ -107,21 +107,22 @@ class Directed(NamedTuple):
     redirects: tuple[Redirect, ...]
 
 
-class Pipeline(NamedTuple):
+class ShellPipeline(NamedTuple):
     line: int
     turned: bool
     parts: tuple[Node, ...]
 
 
-class Chain(NamedTuple):
+class AndOrList(NamedTuple):
     """Pipelines joined by ``&&`` and ``||``."""
 
     line: int
-    first: Pipeline
-    rest: tuple[tuple[str, Pipeline], ...]
+    first: ShellPipeline
+    rest: tuple[tuple[str, ShellPipeline], ...]
     background: bool
 
 
-Node: TypeAlias = (Simple | Block | If | Loop | For | Count | Case | Arithmetic | Test | Function
+Node: TypeAlias = (Simple | ShellBlock | If | Loop | For | Count | Case | Arithmetic | Test |
+                   Function
                    | Directed)
-Commands: TypeAlias = tuple[Chain, ...]
+Commands: TypeAlias = tuple[AndOrList, ...]

@@ -16,8 +16,8 @@ from typing import NamedTuple
 from nest.errors import InputError
 from nest.reading.arithmetic import CHANGED, LONGEST_TEXT, computed, number_of
 from nest.reading.shell_reader import Reader, parsed
-from nest.reading.shell_state import CLOSE, MARK, OPEN, State, Unknown, Value
-from nest.reading.shell_tree import DEEPEST, Assign, Pipeline, Simple
+from nest.reading.shell_state import CLOSE, MARK, OPEN, ShellState, Unknown, Value
+from nest.reading.shell_tree import DEEPEST, Assign, ShellPipeline, Simple
 
 LONGEST_VALUE = 10**5
 """Characters of a value, and words of an array."""
@@ -55,7 +55,7 @@ class Piece(NamedTuple):
 class Words:
     """Words in a state of variables."""
 
-    def __init__(self, where: str, unknown: list[Unknown], state: State) -> None:
+    def __init__(self, where: str, unknown: list[Unknown], state: ShellState) -> None:
         self.where, self.unknown, self.state = where, unknown, state
         self.given: dict[str, str] = {}
         """What the user says of variables; it stands for what is not followed."""
@@ -319,7 +319,7 @@ class Words:
         match commands:
             case [one] if not one.rest and not one.background:
                 match one.first:
-                    case Pipeline(_, False, [Simple(_, (), ["echo", *rest], ())]):
+                    case ShellPipeline(_, False, [Simple(_, (), ["echo", *rest], ())]):
                         words = [field for word in rest for field in (
                             [word.text] if isinstance(word, Assign) else self.fields(word, line))]
                         if not "".join(words[:1]).startswith("-") and "\\" not in "".join(words):

@@ -13,7 +13,7 @@ from nest.inputs import load_model
 from nest.inputs.files import read_description
 from nest.inputs.model import Model
 from nest.reading.hosts import Placed
-from nest.reading.python_text import Made, Unread
+from nest.reading.python_text import PythonCall, UnknownValue
 from nest.units import shorten
 
 T = TypeVar("T")
@@ -23,7 +23,7 @@ LARGEST = 10**9
 """Of a count in a file."""
 
 
-class Asked(NamedTuple):
+class Stated(NamedTuple):
     """What the user says, because files do not."""
 
     model: Model | str | None = None
@@ -47,7 +47,7 @@ class Source(NamedTuple):
     text: str
     where: str
     """Name of the file, for messages."""
-    asked: Asked
+    asked: Stated
     words: tuple[str, ...] = ()
     """Arguments behind the file."""
     places: Placed | None = None
@@ -56,7 +56,7 @@ class Source(NamedTuple):
     """Devices that the launch starts."""
 
 
-class Found(NamedTuple):
+class FileDescription(NamedTuple):
     """A file in the terms of NEST."""
 
     model: Model
@@ -67,7 +67,7 @@ class Found(NamedTuple):
     """What was assumed or has no price."""
 
 
-class Settings(NamedTuple):
+class SoftwareSettings(NamedTuple):
     """The settings of some software besides those of the tables."""
 
     free: tuple[str, ...]
@@ -83,7 +83,7 @@ class Settings(NamedTuple):
 
 
 @cache
-def known(target: str) -> Settings:
+def known(target: str) -> SoftwareSettings:
     """A table of `settings.yaml`."""
     tables = read_description(Path(__file__).with_name("settings.yaml"))
     data = tables[target]
@@ -91,7 +91,7 @@ def known(target: str) -> Settings:
     small = {tuple(names.split()): effect for names, effect in data.get("small", {}).items()}
     only, within = ({name: tuple(values) for name, values in data.get(group, {}).items()}
                     for group in ("only", "within"))
-    return Settings(free, small, only, within,
+    return SoftwareSettings(free, small, only, within,
                     tables[data.get("defaults_of", target)].get("defaults", {}))
 
 
@@ -122,7 +122,7 @@ def understood(
             seen["ignored"].append(name)
         elif name in table.only and value in table.only[name]:
             seen["no effect on the cost"].append(name)
-        elif name in wanted and isinstance(value, (Made, Unread)):
+        elif name in wanted and isinstance(value, (PythonCall, UnknownValue)):
             problems.append(f"line {value.line}: {name} is {shorten(value.text)}, which is not "
                             "understood, and nothing is executed")
         elif name in wanted:
@@ -131,7 +131,7 @@ def understood(
                 (text for names, text in table.small.items() if among(name, names)), "")):
             unpriced.setdefault(effect, []).append(name)
         elif name in table.only or name in table.within:
-            shown = value.text if isinstance(value, (Made, Unread)) else value
+            shown = value.text if isinstance(value, (PythonCall, UnknownValue)) else value
             allowed = (*table.only.get(name, ()), *table.within.get(name, ()))
             problems.append(f"{name}: got {shorten(shown)}; allowed: "
                             f"{', '.join(map(str, allowed))} (others have no price)")

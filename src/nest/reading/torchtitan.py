@@ -31,9 +31,9 @@ from nest.model import Chain, build_chain
 from nest.model.schedules import chunks_at
 from nest.reading.arguments import number_or_text
 from nest.reading.division import Division, Span, configuration, job
-from nest.reading.python_text import Made, Module, Unread, fields_of, not_read
+from nest.reading.python_text import Module, PythonCall, UnknownValue, fields_of, not_read
 from nest.reading.source import (
-    Found,
+    FileDescription,
     Source,
     divided,
     figures_in,
@@ -64,7 +64,7 @@ _CONVERTED = {f"{kind}.Config": name for name, kind in CONVERTERS.items()}
 _FAMILY = re.compile(r"torchtitan\.models\.(\w+)")
 
 
-def read_toml(source: Source) -> Found:
+def read_toml(source: Source) -> FileDescription:
     """A TOML of torchtitan up to 0.2.
 
     Raises
@@ -138,7 +138,7 @@ def typed(text: str) -> Any:
 # ---------------------------------------------------------------- Python
 
 
-def read_python(source: Source) -> Found:
+def read_python(source: Source) -> FileDescription:
     """A module with a function that returns a ``Trainer.Config``; nothing of it is run.
 
     Raises
@@ -147,11 +147,12 @@ def read_python(source: Source) -> Found:
     """
     module = Module(source.text, source.where, source.asked.ignored)
     base = module.returned(function_of(module, source))
-    if not isinstance(base, Made):
+    if not isinstance(base, PythonCall):
         raise not_read(base, source.where)
     found = in_samples(fields_of(base, source.where) | overrides(source), base, source)
     own = base.name.endswith("Config")  # else fields of a function that is elsewhere
-    whole = {name for name, value in found.items() if isinstance(value, Made) and value.name in (
+    whole = {name for name, value in found.items()
+             if isinstance(value, PythonCall) and value.name in (
         "ParallelismConfig", "TrainingConfig", "CompileConfig")}
     recompute = _policy(found, None if own else base, source)
     _check_optimizer(found, source)
@@ -178,7 +179,9 @@ def _loss_parts(found: Plain, own: bool, notes: list[str]) -> int:
     """
     made = found.pop("loss", None)
     more = {name: found.pop(name) for name in [*found] if name.startswith("loss.")}
-    kind = made.name.removesuffix(".Config").rpartition(".")[2] if isinstance(made, Made) else ""
+    kind = ""
+    if isinstance(made, PythonCall):
+        kind = made.name.removesuffix(".Config").rpartition(".")[2]
     parts = more.get("loss.num_chunks", 8) if kind == "ChunkedLossWrapper" else 1
     if type(parts) is int and 1 <= parts <= 10**6 and (kind or own and made is None):
         return parts
@@ -187,7 +190,7 @@ def _loss_parts(found: Plain, own: bool, notes: list[str]) -> int:
     return 1
 
 
-def in_samples(found: Plain, base: Made, source: Source) -> Plain:
+def in_samples(found: Plain, base: PythonCall, source: Source) -> Plain:
     """Settings of sources that count tokens, as 0.3.0 has them: see ``TOKENS``.
 
     Raises
@@ -199,7 +202,7 @@ def in_samples(found: Plain, base: Made, source: Source) -> Plain:
         return found
     for name, value in given.items():
         if type(value) is not int:
-            shown = value.text if isinstance(value, Unread) else value
+            shown = value.text if isinstance(value, UnknownValue) else value
             raise InputError(f"{source.where}: {name}: got {shorten(shown)}; allowed: a number")
     micro, step, length, passes = TOKENS
     if length not in given:
@@ -227,16 +230,18 @@ def function_of(module: Module, source: Source) -> str:
     return names[0]
 
 
-def _policy(found: Plain, base: Made | None, source: Source) -> str:
+def _policy(found: Plain, base: PythonCall | None, source: Source) -> str:
     """Recompute by the class of activation checkpointing; by default a base decides it."""
     if base is not None and "activation_checkpoint" not in found:
         raise _elsewhere("activation_checkpoint", base, source)
-    made = found.pop("activation_checkpoint", Made("SelectiveAC", [], {}))
-    name = made.name.removesuffix(".Config").rpartition(".")[2] if isinstance(made, Made) else made
+    made = found.pop("activation_checkpoint", PythonCall("SelectiveAC", [], {}))
+    name = made
+    if isinstance(made, PythonCall):
+        name = made.name.removesuffix(".Config").rpartition(".")[2]
     for recompute, policy in POLICIES.items():
         if name == policy:
             return recompute
-    shown = made.text if isinstance(made, Unread) else name
+    shown = made.text if isinstance(made, UnknownValue) else name
     raise InputError(f"{source.where}: activation_checkpoint: got {shorten(shown)}; allowed: None, "
                      "FullAC.Config(), SelectiveAC.Config()")
 
@@ -246,23 +251,24 @@ def _check_optimizer(found: Plain, source: Source) -> None:
     names = [name for name, value in found.items()
              if name.startswith("optimizer.") and isinstance(value, str)
              and name.endswith("name") and value not in ("Adam", "AdamW")]
-    if isinstance(made, Made) and made.name.rpartition(".")[2] == "default_adamw" and not names:
+    if isinstance(made,
+                  PythonCall) and made.name.rpartition(".")[2] == "default_adamw" and not names:
         return
     if made is not None or names:
-        shown = made.name if isinstance(made, Made) else names[0] if names else made
+        shown = made.name if isinstance(made, PythonCall) else names[0] if names else made
         raise InputError(f"{source.where}: optimizer: got {shorten(shown)}; allowed: default_adamw")
 
 
 def _model(
-    module: Module, base: Made, found: Plain, source: Source
+    module: Module, base: PythonCall, found: Plain, source: Source
 ) -> tuple[Model, str | None]:
     """The model, and the format that its products are cast to, if any; None: the file does not say.
     """
     spec = found.pop("model_spec", None)
-    registry = isinstance(spec, Made) and spec.name.rpartition(".")[2] == "model_registry"
+    registry = isinstance(spec, PythonCall) and spec.name.rpartition(".")[2] == "model_registry"
     precision: str | None = None
     name = None
-    if isinstance(spec, Made) and registry:
+    if isinstance(spec, PythonCall) and registry:
         origin = _FAMILY.search(module.imports.get(spec.name, ""))
         family = origin[1] if origin else PurePath(source.where).parent.name
         name = next((name for name, one in BASES.items()
@@ -270,7 +276,7 @@ def _model(
         for each in [key for key in found if key.startswith("model_spec.")]:
             value = found.pop(each)
             if each == "model_spec.converters" and isinstance(value, list) and (
-                    kinds := {_CONVERTED.get(one.name if isinstance(one, Made) else "")
+                    kinds := {_CONVERTED.get(one.name if isinstance(one, PythonCall) else "")
                               for one in value}) <= {*CONVERTERS} and len(kinds) < 2:
                 precision = "".join(map(str, kinds))
             elif not _ignored(each, source):
@@ -287,7 +293,7 @@ def _ignored(name: str, source: Source) -> bool:
 
 
 def _check_whole(
-    found: Mapping[str, Any], whole: set[str], base: Made, source: Source
+    found: Mapping[str, Any], whole: set[str], base: PythonCall, source: Source
 ) -> None:
     """Fields of a base that is elsewhere are not known: those that count must be there."""
     optional = {"training.mixed_precision_param", "training.disable_cuda_graphs"}
@@ -297,7 +303,7 @@ def _check_whole(
             raise _elsewhere(one.name, base, source)
 
 
-def _elsewhere(name: str, base: Made, source: Source) -> InputError:
+def _elsewhere(name: str, base: PythonCall, source: Source) -> InputError:
     return InputError(f"{source.where}: {name}: {shorten(base.name)[1:-1]} decides it, which is "
                       f"not in this file; give it by --set {name}=VALUE")
 
@@ -308,7 +314,7 @@ def _elsewhere(name: str, base: Made, source: Source) -> InputError:
 def _found(
     source: Source, given: Plain, model: Model, cast: str, table: Any, notes: list[str],
     loss_parts: int = 1,
-) -> Found:
+) -> FileDescription:
     if given.get("parallelism.fsdp_reshard_after_forward") == "default":
         # torchtitan==0.2.2 torchtitan/models/llama3/infra/parallelize.py:324
         after = given["parallelism.pipeline_parallel_degree"] == 1
@@ -357,7 +363,8 @@ def _found(
         schedule=schedule,
         group=count // rounds if schedule in ("interleaved", "interleaved-zb") else None)
     found = configuration(way, source.places, source.where, notes)
-    return Found(model, job(batch, seq_len, precision, "adam", stack, changes), found, world,
+    return FileDescription(model, job(batch, seq_len, precision, "adam", stack, changes), found,
+                           world,
                  tuple(notes))
 
 

@@ -16,7 +16,7 @@ from nest.errors import InputError
 from nest.exports.settings import Plain, nested
 from nest.inputs.files import read_text
 from nest.reading import deepspeed
-from nest.reading.source import Found, Source, understood
+from nest.reading.source import FileDescription, Source, understood
 from nest.reading.translated import settings_of
 from nest.units import shorten
 
@@ -59,7 +59,7 @@ _STAGE = 2
 """ZeRO where they do not say. Source: the same file, line 1202."""
 
 
-def read(source: Source) -> Found:
+def read(source: Source) -> FileDescription:
     """A YAML of Axolotl or LLaMA-Factory, and the JSON that it names.
 
     Raises
@@ -128,7 +128,7 @@ def _arguments(given: Plain, axolotl: bool, source: Source) -> Plain:
     return {**found, **flags, "optim": optim}
 
 
-def read_accelerate(source: Source) -> Found:
+def read_accelerate(source: Source) -> FileDescription:
     """A YAML of accelerate with settings of DeepSpeed, or the JSON that it names.
 
     Raises
@@ -203,7 +203,7 @@ def _beside(source: Source, named: str) -> str:
 
 def _read(
     source: Source, text: str, words: tuple[str, ...], length: Any, notes: list[str]
-) -> Found:
+) -> FileDescription:
     """The JSON, with the Trainer's arguments; what the user sets comes first."""
     asked = source.asked
     if length is not None and (type(length) is not int or length < 1):

@@ -16,7 +16,7 @@ from nest.exports.settings import Plain, Setting, flat, nested
 from nest.inputs.files import parse_text, read_description
 from nest.inputs.model import Model
 from nest.reading import deepspeed, megatron
-from nest.reading.source import LARGEST, Found, Source, said, understood
+from nest.reading.source import LARGEST, FileDescription, Source, said, understood
 from nest.reading.torchtitan import overrides
 from nest.units import shorten
 
@@ -36,7 +36,7 @@ _DEEPSPEED = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_ac
 """Settings of DeepSpeed that GPT-NeoX hands over as they are."""
 
 
-class Table(NamedTuple):
+class SettingTable(NamedTuple):
     """How a file's settings are arguments."""
 
     takes: Mapping[str, str]
@@ -45,9 +45,9 @@ class Table(NamedTuple):
 
 
 @cache
-def table_of(target: str) -> Table:
+def table_of(target: str) -> SettingTable:
     data = read_description(Path(__file__).with_name("translated.yaml"))[target]
-    return Table(data["takes"], data["words"], tuple(data["always"].split()))
+    return SettingTable(data["takes"], data["words"], tuple(data["always"].split()))
 
 
 def settings_of(source: Source) -> Plain:
@@ -63,7 +63,7 @@ def settings_of(source: Source) -> Plain:
     return flat({str(name): value for name, value in data.items()}) | overrides(source)
 
 
-def _arguments(given: Plain, table: Table, source: Source) -> list[str]:
+def _arguments(given: Plain, table: SettingTable, source: Source) -> list[str]:
     """Words of the arguments that settings stand for.
 
     Raises
@@ -85,7 +85,7 @@ def _arguments(given: Plain, table: Table, source: Source) -> list[str]:
 
 
 def _known(source: Source, target: str, found: Plain, more: Iterable[str], notes: list[str]
-           ) -> tuple[Plain, Table]:
+           ) -> tuple[Plain, SettingTable]:
     """Settings that matter, and their table; the file describes its model."""
     if source.asked.model is not None and target != "gpt-neox":
         raise InputError(f"{source.where}: the file describes its model; allowed: without --model")
@@ -107,7 +107,8 @@ def _count(given: Plain, name: str, source: Source) -> int:
     return value
 
 
-def _found(source: Source, words: list[str], world: int, name: str, notes: list[str]) -> Found:
+def _found(source: Source, words: list[str], world: int, name: str,
+           notes: list[str]) -> FileDescription:
     """What the arguments describe, on so many devices."""
     try:
         found = megatron.described(
@@ -121,11 +122,11 @@ def _found(source: Source, words: list[str], world: int, name: str, notes: list[
     model = {**found.model, "source": f"read from a file of {name}"}
     stack = source.asked.stack or "megatron-core"
     notes.append(f"{name} has no stack of its own: priced as {stack} (--stack)")
-    return Found(Model.parse(model, source.where), found.job, found.configuration, world,
+    return FileDescription(Model.parse(model, source.where), found.job, found.configuration, world,
                  (*notes, *found.notes))
 
 
-def read_nemo(source: Source) -> Found:
+def read_nemo(source: Source) -> FileDescription:
     """A YAML of NeMo 1.
 
     Raises
@@ -175,7 +176,7 @@ def _synchronised(given: Plain) -> Plain:
     return {one: value for one, value in found.items() if one not in drop}
 
 
-def read_nanotron(source: Source) -> Found:
+def read_nanotron(source: Source) -> FileDescription:
     """A YAML of nanotron, for Llama's layers.
 
     Raises
@@ -245,7 +246,7 @@ def _layout(given: Plain, pp: int, source: Source) -> str:
     return f"E{parts}L"
 
 
-def read_neox(source: Source) -> Found:
+def read_neox(source: Source) -> FileDescription:
     """A YAML of GPT-NeoX: settings of DeepSpeed beside arguments like Megatron-DeepSpeed's.
 
     Raises

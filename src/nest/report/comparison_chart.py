@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from nest.planners.compare import Entry
+from nest.planners.compare import ComparedPlan
 from nest.report.comparison_text import fastest, rate, rate_name, short_number, thousands
 from nest.report.figure import BLUE, GREY, look
 
@@ -17,7 +17,7 @@ WIDTH, ABOVE, BAR = 8.0, 1.2, 0.4
 """Inches: of the picture; of the margins above and below the bars; of a bar and the gap."""
 
 
-def comparison_figure(entries: Sequence[Entry], title: str) -> Figure:
+def comparison_figure(entries: Sequence[ComparedPlan], title: str) -> Figure:
     """Draw a bar for every planner: throughput to the right, in the order given.
 
     Parameters
@@ -60,7 +60,7 @@ def comparison_figure(entries: Sequence[Entry], title: str) -> Figure:
     return figure
 
 
-def _told(entry: Entry) -> str:
+def _told(entry: ComparedPlan) -> str:
     """The label of a bar."""
     if entry.plan is None:
         return "no plan"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from nest.evaluation.plans import Plan, Stage
-from nest.planners.compare import Entry, peak_memory
+from nest.planners.compare import ComparedPlan, peak_memory
 from nest.report.page import Page
 from nest.report.plan_text import percent
 from nest.report.stages import GIB
@@ -13,7 +13,7 @@ from nest.units import format_seconds
 
 
 def comparison_text(
-    entries: Sequence[Entry], title: str, width: int = 80, colour: bool = False,
+    entries: Sequence[ComparedPlan], title: str, width: int = 80, colour: bool = False,
     unicode: bool = True,
 ) -> str:
     """Give the report of a comparison.
@@ -62,7 +62,7 @@ def comparison_text(
     return page.text()
 
 
-def _spaces(entries: Sequence[Entry], best: Plan) -> str:
+def _spaces(entries: Sequence[ComparedPlan], best: Plan) -> str:
     """What `runnable` means, and what the planners searched."""
     stack = best.inputs.job.stack
     name = stack.name if stack.capabilities is None else stack.capabilities.title
@@ -75,7 +75,7 @@ def _spaces(entries: Sequence[Entry], best: Plan) -> str:
     return f"{found}; {'the others' if '; ' in found else 'all'} searched what their methods can."
 
 
-def rate_name(entries: Iterable[Entry]) -> str:
+def rate_name(entries: Iterable[ComparedPlan]) -> str:
     """The unit of the rate; a profile has no tokens."""
     tokens = all(entry.plan.inputs.model is not None for entry in entries if entry.plan)
     return "tokens/s" if tokens else "samples/s"
@@ -86,15 +86,15 @@ def rate(plan: Plan) -> float:
     return plan.tokens_per_s if plan.inputs.model is not None else plan.samples_per_s
 
 
-def fastest(entries: Iterable[Entry]) -> Plan | None:
+def fastest(entries: Iterable[ComparedPlan]) -> Plan | None:
     """The fastest plan that fits and that the stack can run; else the fastest that fits."""
     best = next(iter(ranked(entries)), None)
     return None if best is None or best.plan is None or not best.plan.feasible else best.plan
 
 
-def ranked(entries: Iterable[Entry]) -> list[Entry]:
+def ranked(entries: Iterable[ComparedPlan]) -> list[ComparedPlan]:
     """Fastest first: plans that can run, plans that the stack cannot run, plans that do not fit."""
-    def place(entry: Entry) -> tuple[int, float]:
+    def place(entry: ComparedPlan) -> tuple[int, float]:
         plan = entry.plan
         if plan is None:
             return 3, 0.0
@@ -103,7 +103,7 @@ def ranked(entries: Iterable[Entry]) -> list[Entry]:
     return sorted(entries, key=place)
 
 
-def _row(entry: Entry, best: Plan | None) -> tuple[str, ...]:
+def _row(entry: ComparedPlan, best: Plan | None) -> tuple[str, ...]:
     search = format_seconds(entry.search_seconds, 2)
     plan = entry.plan
     if plan is None:

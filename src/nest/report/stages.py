@@ -28,7 +28,7 @@ CATEGORIES = (("parameters", "params"), ("gradients", "gradients"), ("optimizer"
               ("activations", "activations"), ("buffers", "buffers"))
 
 
-class Run(NamedTuple):
+class StageRun(NamedTuple):
     """Consecutive equal stages."""
 
     first: int
@@ -44,15 +44,15 @@ class Table(NamedTuple):
     left: tuple[int, ...]
 
 
-def runs(plan: Plan) -> list[Run]:
+def runs(plan: Plan) -> list[StageRun]:
     """Stages folded into runs, first to last."""
-    found: list[Run] = []
+    found: list[StageRun] = []
     for number, stage in enumerate(plan.stages):
         before = found[-1].stages[0] if found else None
         if before and _alike(before, stage) and _type(plan, before) == _type(plan, stage):
-            found[-1] = Run(found[-1].first, (*found[-1].stages, stage))
+            found[-1] = StageRun(found[-1].first, (*found[-1].stages, stage))
         else:
-            found.append(Run(number, (stage,)))
+            found.append(StageRun(number, (stage,)))
     return found
 
 
@@ -74,11 +74,11 @@ def _layout(s: Stage) -> tuple[object, ...]:
             s.recompute_layers)
 
 
-def _slowest(run: Run) -> Stage:
+def _slowest(run: StageRun) -> Stage:
     return max(run.stages, key=lambda s: s.time_s.total)
 
 
-Columns = list[tuple[str, Callable[[Run], str]]]
+Columns = list[tuple[str, Callable[[StageRun], str]]]
 
 
 def stage_tables(plan: Plan, width: int) -> tuple[Table, ...]:
@@ -105,7 +105,7 @@ def stage_tables(plan: Plan, width: int) -> tuple[Table, ...]:
             _table("Degrees of the stages", [*number, *degrees], folded))
 
 
-def _places(plan: Plan, folded: list[Run]) -> Columns:
+def _places(plan: Plan, folded: list[StageRun]) -> Columns:
     """Which layers and which devices."""
     columns: Columns = [("stage", _numbers), ("layers", lambda r: _layers(r, plan))]
     alone = all(len(r.stages) == 1 for r in folded)  # then the spans say the sizes
@@ -145,7 +145,7 @@ def _degrees(plan: Plan) -> Columns:
     return columns
 
 
-def _table(title: str, columns: Columns, folded: list[Run]) -> Table:
+def _table(title: str, columns: Columns, folded: list[StageRun]) -> Table:
     heads = tuple(name for name, _ in columns)
     rows = tuple(tuple(show(run) for _, show in columns) for run in folded)
     words = ("stage", "layers", "devices", "type", "cp", "ZeRO", "recompute")
@@ -159,7 +159,7 @@ def _narrowest(table: Table) -> int:
     return sum(1 + max(map(len, column)) for column in cells) - 1
 
 
-def _recompute(run: Run) -> str:
+def _recompute(run: StageRun) -> str:
     """Recompute in a few words: `none`, `core_attn+norm`, `full`, `full 3 layers`."""
     stage = run.stages[0]
     if stage.recompute == "selective":
@@ -170,19 +170,19 @@ def _recompute(run: Run) -> str:
     return f"full {stage.recompute_layers} layer{'' if stage.recompute_layers == 1 else 's'}{chunk}"
 
 
-def _context(run: Run) -> str:
+def _context(run: StageRun) -> str:
     one = run.stages[0]
     if one.cp_comm == "a2a+p2p":
         return f"{one.cp} a2a {one.cp_a2a}"
     return str(one.cp) if one.cp_comm == "p2p" else f"{one.cp} {one.cp_comm}"
 
 
-def _zero(run: Run) -> str:
+def _zero(run: StageRun) -> str:
     one = run.stages[0]
     return f"{one.zero} dp_in" if one.shard == "dp_in" else str(one.zero)
 
 
-def _layers(run: Run, plan: Plan) -> str:
+def _layers(run: StageRun, plan: Plan) -> str:
     """Layers of a run; with virtual stages those of the first and of the last chunk."""
     order = plan.parallelism.order
     first, last = run.stages[0], run.stages[-1]
@@ -197,7 +197,7 @@ def _layers(run: Run, plan: Plan) -> str:
     return " ".join(spans if len(spans) <= 2 else (spans[0], "..", spans[-1]))
 
 
-def _chunks(run: Run) -> str:
+def _chunks(run: StageRun) -> str:
     """Chunks of a stage and the layers of one of them."""
     sizes = sorted({stop - start for start, stop in run.stages[0].chunks})
     each = str(sizes[0]) if len(sizes) == 1 else f"{sizes[0]}..{sizes[-1]}"
@@ -248,7 +248,7 @@ def memory_table(plan: Plan) -> Table:
     return Table(f"Memory, GiB per device (held: {what})", heads, tuple(rows), (0,))
 
 
-def _numbers(run: Run) -> str:
+def _numbers(run: StageRun) -> str:
     return _span(run.first, run.first + len(run.stages))
 
 

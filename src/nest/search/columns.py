@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nest.inputs.capabilities import Product, Rule
+from nest.inputs.capabilities import FigureProduct, Rule
 from nest.stacks.figures import Value
 from nest.stacks.rules import outside
 
@@ -113,7 +113,7 @@ def _holds(rule: Rule, column: Column, columns: Columns) -> Any:
     return column.values == _times(rule.equal_to, columns)
 
 
-def _times(product: Product, columns: Columns) -> Any:
+def _times(product: FigureProduct, columns: Columns) -> Any:
     found: Any = np.ones([1] * AXES, dtype=np.int64)
     for part in product:
         factor = np.int64(part) if isinstance(part, int) else columns[part].values

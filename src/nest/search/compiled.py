@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nest.costs.network.records import Ends, Known, Patterns, Tiles
+from nest.costs.network.records import Ends, KnownWays, Patterns, Tiles
 from nest.search.problems import Legal, Pipelines, Problem, Rings, Spans, Sums
 from nest.search.tables import Blocks, Degrees, Tables
 from nest.search.threads import thread_count
@@ -290,7 +290,7 @@ def _warm(kernels: Kernels, names: Collection[str]) -> None:
         ways(0 * two, zero, zero, link[None], one, zero, zero)
         tiles = Tiles(start=zero, low=zero, high=zero, first=two)
         rates(Ends(anchors=1, anchor=zero, up=zero, down=zero, bandwidth=one, latency=one),
-              Known(number=number, first=two, link=link, part=one, latency=one), tiles, zero, 1,
+              KnownWays(number=number, first=two, link=link, part=one, latency=one), tiles, zero, 1,
               Patterns(source=zero, target=zero, begin=0 * two, share=one), False)
     if "undominated" in names:
         kernels.undominated(Blocks(

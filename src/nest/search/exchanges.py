@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nest.costs.activations import gathered_bytes
-from nest.costs.choices import Body, Setting, Site
+from nest.costs.choices import Body, Site, StageSetting
 from nest.costs.context_traffic import context_traffic
 from nest.costs.network.fabric import Fabric
 from nest.costs.operators import merges, tokens_of
@@ -26,7 +26,7 @@ class Exchanges:
     devices of all types; docs/proofs.md.
     """
 
-    def __init__(self, chain: Chain, fabric: Fabric, settings: Sequence[Setting]) -> None:
+    def __init__(self, chain: Chain, fabric: Fabric, settings: Sequence[StageSetting]) -> None:
         self._fabric, self._settings = fabric, settings
         self._layers = list({
             (kind.tokens, ops): kind for kind in chain.kinds
@@ -53,7 +53,7 @@ class Exchanges:
         return worse
 
 
-def _figures(layer: Layer, c: Body, s: Setting) -> list[NDArray[np.float64]]:
+def _figures(layer: Layer, c: Body, s: StageSetting) -> list[NDArray[np.float64]]:
     """Seconds, and those with the computing under them, and bytes, of each way in a layer."""
     (ahead, back), (under, under_back) = context_traffic(layer, c, s)
     kept, live = np.zeros((2, len(c.tp)))

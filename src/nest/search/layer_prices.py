@@ -15,7 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nest.costs.backward import parts
-from nest.costs.choices import FULL, Body, Setting, Site, State, bodies, policy, setting, states
+from nest.costs.choices import (
+    FULL,
+    Body,
+    Site,
+    StageSetting,
+    State,
+    bodies,
+    policy,
+    setting,
+    states,
+)
 from nest.costs.distinct import distinct_rows
 from nest.costs.host import kept_away
 from nest.costs.layer import BodyCosts, body_costs
@@ -83,7 +93,7 @@ class LayerPrices:
                       for limit, device in zip(limits, cluster.device_types, strict=True)]
         """Bytes of a device that a byte on its host counts as, at the least."""
         gone = kept_away(chain, offload)
-        self.settings: list[Setting] = [setting(cluster, job, number, gone)
+        self.settings: list[StageSetting] = [setting(cluster, job, number, gone)
                                         for number in range(len(cluster.device_types))]
         self.again = np.array([int(bits == FULL or bits & policy("", ["moe"]) > 0)
                                for bits in policies], dtype=np.int64)

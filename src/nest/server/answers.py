@@ -16,7 +16,7 @@ OVERHEAD = 500
 """Bytes of an entry besides its answer (chosen, above what was measured)."""
 
 
-class Answers:
+class ReplyCache:
     """Replies by key.
 
     Parameters

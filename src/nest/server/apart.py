@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from nest.errors import NestError
 from nest.studies.engines import Engine, begin
 from nest.studies.questions import Answered, failed
-from nest.studies.running import Progress
+from nest.studies.running import StudyProgress
 from nest.studies.study import Study
 from nest.studies.sweep import sweep
 
@@ -57,7 +57,7 @@ class Apart:
         self._process.start()
         other.close()
 
-    def run(self, follow: Callable[[Progress], object]) -> Outcome:
+    def run(self, follow: Callable[[StudyProgress], object]) -> Outcome:
         """Answer its questions until it is over."""
         found = Outcome("failed", "the process of the sweep ended: it may need more memory than it "
                         "is given; what is answered is kept")
@@ -121,7 +121,7 @@ class Handed(Executor):
         self.send("ask", number, pickle.dumps(args[0]))
         return future
 
-    def follow(self, now: Progress) -> bool:
+    def follow(self, now: StudyProgress) -> bool:
         """Tell the server how far the sweep is."""
         self.send("progress", 0, now)
         return not self.stopped

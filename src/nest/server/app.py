@@ -19,8 +19,8 @@ from starlette.requests import ClientDisconnect
 from nest import __version__
 from nest.server.schema import TEXTS, openapi
 from nest.server.service import AGAIN, Service, handed_back, starting, told
-from nest.server.settings import BODY_SECONDS, HEADER, Settings
-from nest.server.studies import Running
+from nest.server.settings import BODY_SECONDS, HEADER, ServerSettings
+from nest.server.studies import RunningStudy
 from nest.server.submitted import READING, batch, seconds_of
 from nest.server.work import ENDPOINTS, Reply, parts, refusal
 from nest.units import shorten
@@ -40,7 +40,7 @@ CLOSED = (401, 403, 408, 413, 415, 431)
 """Status of requests whose body is not read, or not to its end."""
 
 
-class Unread(Exception):
+class UnreadBody(Exception):
     """A body that is not read to its end, with the reply that says why."""
 
     def __init__(self, reply: Reply) -> None:
@@ -48,7 +48,7 @@ class Unread(Exception):
         self.reply = reply
 
 
-def application(settings: Settings) -> FastAPI:
+def application(settings: ServerSettings) -> FastAPI:
     """The application; ``state.service`` is its :class:`nest.server.service.Service`.
 
     Parameters
@@ -82,7 +82,7 @@ def application(settings: Settings) -> FastAPI:
         app.add_route(path, partial(handler, service), methods=[method])
     app.add_exception_handler(HTTPException, _no_address)
     app.add_exception_handler(ClientDisconnect, _hung_up)
-    app.add_exception_handler(Unread, _unread)
+    app.add_exception_handler(UnreadBody, _unread)
     app.add_middleware(Guard, service=service)
     return app
 
@@ -206,16 +206,17 @@ async def _body(service: Service, request: Request) -> bytes:
     most, parts, size = service.settings.body, [], 0
     given = request.headers.get("content-length", "0")
     if given.isdecimal() and (len(given) > 15 or int(given) > most):
-        raise Unread(_too_large(most))
+        raise UnreadBody(_too_large(most))
     try:
         async with asyncio.timeout(BODY_SECONDS):
             async for part in request.stream():
                 size += len(part)
                 if size > most:
-                    raise Unread(_too_large(most))
+                    raise UnreadBody(_too_large(most))
                 parts.append(part)
     except TimeoutError:
-        raise Unread(told(408, "input", f"body: {size} bytes came in {BODY_SECONDS:g} s; allowed: "
+        raise UnreadBody(told(408, "input",
+                              f"body: {size} bytes came in {BODY_SECONDS:g} s; allowed: "
                           "all of it")) from None
     return b"".join(parts)
 
@@ -332,7 +333,7 @@ async def _events(service: Service, request: Request) -> Response:
                              "text/event-stream")
 
 
-async def _found(service: Service, request: Request) -> Running | Response:
+async def _found(service: Service, request: Request) -> RunningStudy | Response:
     name = request.path_params["name"]
     one = await service.caught(service.studies.find, name)
     if one is None:

@@ -24,7 +24,7 @@ TAKEN, TAKEN_SECONDS = 32 * 2**10, 30.0
 """Bytes of answers that a client takes in so many seconds, or is cut off (chosen)."""
 
 
-class Bounded(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]
+class BoundedConnection(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]
     """One connection."""
 
     most: ClassVar[int] = 1000
@@ -38,7 +38,7 @@ class Bounded(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]
         self._in_header, self._size, self._since = True, 0, self.loop.time()
         self._within(HEADER_SECONDS)
         open_ = [one for one in self.connections
-                 if isinstance(one, Bounded) and not one.transport.is_closing()]
+                 if isinstance(one, BoundedConnection) and not one.transport.is_closing()]
         if len(open_) > self.most:
             idle = [one for one in open_ if one is not self and one.idle]
             if idle:
@@ -145,7 +145,7 @@ class Bounded(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]
             self._watch(self.transport.get_write_buffer_size())
 
 
-def protocol(most: int) -> type[Bounded]:
+def protocol(most: int) -> type[BoundedConnection]:
     """The protocol of a server.
 
     Parameters
@@ -153,4 +153,4 @@ def protocol(most: int) -> type[Bounded]:
     most : connections at once; one more closes the one that has been idle for longest, or is
         refused where all are being answered.
     """
-    return type("Protocol", (Bounded,), {"most": most})
+    return type("Protocol", (BoundedConnection,), {"most": most})

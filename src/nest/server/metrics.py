@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from nest.server.settings import need
 
 if TYPE_CHECKING:
-    from nest.server.answers import Answers
+    from nest.server.answers import ReplyCache
     from nest.server.pool import Pool
     from nest.server.studies import Studies
 
@@ -23,7 +23,7 @@ class Metrics:
     pool, answers, studies : what the gauges look at.
     """
 
-    def __init__(self, pool: Pool, answers: Answers, studies: Studies) -> None:
+    def __init__(self, pool: Pool, answers: ReplyCache, studies: Studies) -> None:
         client = need("prometheus_client")
         self.registry = client.CollectorRegistry()
         make = {"registry": self.registry}

@@ -9,11 +9,11 @@ from importlib import import_module
 from typing import Any
 
 from nest.errors import InputError
-from nest.server.settings import Settings, need
+from nest.server.settings import ServerSettings, need
 from nest.units import shorten
 
 
-def serve(settings: Settings, say: Any = print) -> None:
+def serve(settings: ServerSettings, say: Any = print) -> None:
     """Answer requests until SIGTERM or Ctrl-C; then end what runs, and hand back what waits.
 
     Parameters
@@ -43,7 +43,7 @@ def serve(settings: Settings, say: Any = print) -> None:
         runner.run(_run(server, service, settings, listens, say))
 
 
-def _listening(settings: Settings) -> socket.socket:
+def _listening(settings: ServerSettings) -> socket.socket:
     """A socket at the address, before anything is started.
 
     Raises
@@ -68,7 +68,7 @@ def _loop_factory() -> Any:
 
 
 async def _run(
-    server: Any, service: Any, settings: Settings, listens: socket.socket, say: Any
+    server: Any, service: Any, settings: ServerSettings, listens: socket.socket, say: Any
 ) -> None:
     loop = asyncio.get_running_loop()
     ending: list[asyncio.Task[None]] = []

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from nest.errors import NestError
-from nest.server.answers import Answers
+from nest.server.answers import ReplyCache
 from nest.server.metrics import Metrics
 from nest.server.pool import Busy, Died, Ending, Pool
-from nest.server.settings import Settings
+from nest.server.settings import ServerSettings
 from nest.server.studies import Studies
-from nest.server.submitted import READING, Questions
+from nest.server.submitted import READING, SubmittedQuestions
 from nest.server.work import Limits, Read, Reply, answer, read, refusal
 
 BESIDES = 30.0
@@ -50,14 +50,14 @@ class Service:
     settings : its limits.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ServerSettings) -> None:
         self.settings = settings
         self.limits = Limits(settings.devices, settings.layers, settings.seconds)
         self.pool = Pool(settings.processes, settings.waiting)
         self.reader = Pool(1, settings.waiting, warm)
-        self.answers = Answers(settings.cache, settings.store)
+        self.answers = ReplyCache(settings.cache, settings.store)
         self.studies = Studies(self.pool, self.reader, self.limits, settings)
-        self.questions = Questions(
+        self.questions = SubmittedQuestions(
             self.ask, self.reader, self.limits, settings.waiting, settings.cache)
         self.metrics = Metrics(self.pool, self.answers, self.studies)
         self.ending = False

@@ -25,7 +25,7 @@ EXTRA = "nest serve needs {}, which is not installed; pip install 'nest-planner[
 
 
 @dataclass(frozen=True)
-class Settings:
+class ServerSettings:
     """What a server allows; all counts and sizes are chosen."""
 
     host: str = "127.0.0.1"

@@ -15,7 +15,7 @@ from typing import Any, Literal, cast
 from nest.errors import NestError
 from nest.server.apart import Apart
 from nest.server.pool import Busy, Lent, Pool
-from nest.server.settings import Settings
+from nest.server.settings import ServerSettings
 from nest.server.work import (
     Limits,
     ReadStudy,
@@ -25,7 +25,7 @@ from nest.server.work import (
     stored_studies,
     study_table,
 )
-from nest.studies.running import Progress
+from nest.studies.running import StudyProgress
 from nest.studies.store import make_folder
 
 READING = 60.0
@@ -38,7 +38,7 @@ State = Literal["running", "done", "cancelling", "cancelled", "failed", "interru
 
 
 @dataclass
-class Running:
+class RunningStudy:
     """A sweep and how far it is."""
 
     id: str
@@ -62,7 +62,7 @@ class Running:
         """It asks nothing more."""
         return self.state not in ("running", "cancelling")
 
-    def follow(self, now: Progress) -> None:
+    def follow(self, now: StudyProgress) -> None:
         """Note progress."""
         self.total, self.done, self.asked = now
 
@@ -77,18 +77,18 @@ class Studies:
     settings : with the folder, and how many run at once.
     """
 
-    def __init__(self, pool: Pool, reader: Pool, limits: Limits, settings: Settings) -> None:
+    def __init__(self, pool: Pool, reader: Pool, limits: Limits, settings: ServerSettings) -> None:
         self._pool, self._reader, self._limits, self._settings = pool, reader, limits, settings
         self._folder: str | None = settings.folder
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
-        self.known: dict[str, Running] = {}
+        self.known: dict[str, RunningStudy] = {}
 
     @property
     def running(self) -> int:
         """Sweeps that ask."""
         return sum(not one.over for one in self.known.values())
 
-    async def start(self, body: bytes) -> Running | Reply:
+    async def start(self, body: bytes) -> RunningStudy | Reply:
         """Start a study, or go on with it; the same study has the same id.
 
         Raises
@@ -106,7 +106,7 @@ class Studies:
             return before
         if self.running >= self._settings.sweeps or before is not None and not before.over:
             raise Busy(f"{self.running} sweeps run")
-        one = Running(name, read)
+        one = RunningStudy(name, read)
         self.known[name] = one
         one.thread = threading.Thread(target=self._run, args=(one,), daemon=True)
         one.thread.start()
@@ -119,7 +119,7 @@ class Studies:
         make_folder(self._folder)
         return self._folder
 
-    def _run(self, one: Running) -> None:
+    def _run(self, one: RunningStudy) -> None:
         """Follow a sweep until it is over; runs in a thread."""
         lent, width = Lent(self._pool), len(self._pool.workers)
         try:
@@ -134,7 +134,7 @@ class Studies:
         except Exception as error:
             one.state, one.message = "failed", f"{type(error).__name__}: {error}"
 
-    async def find(self, name: str) -> Running | None:
+    async def find(self, name: str) -> RunningStudy | None:
         """The sweep of an id, also one that an earlier server has asked."""
         if name not in self.known:
             await self.look()
@@ -155,16 +155,17 @@ class Studies:
                 over: State = "done" if whole and not left else "interrupted"
                 message = None if over == "done" else "a server ended before all was answered; " \
                     "POST the study again to go on"
-                self.known[name] = Running(name, study, over, points, points - left, 0, message)
+                self.known[name] = RunningStudy(name, study, over, points, points - left, 0,
+                                                message)
 
-    def cancel(self, one: Running) -> None:
+    def cancel(self, one: RunningStudy) -> None:
         """Ask nothing more; answers in flight are kept."""
         if one.state == "running":
             one.state = "cancelling"
             if one.apart is not None:
                 one.apart.stop()
 
-    async def table(self, one: Running, file_format: str) -> bytes | Reply:
+    async def table(self, one: RunningStudy, file_format: str) -> bytes | Reply:
         """All points with their answers so far, as the text of a file.
 
         Raises
@@ -175,7 +176,7 @@ class Studies:
             study_table, one.study.text, self._place(), file_format, seconds=TABLE)
         return found
 
-    async def events(self, one: Running) -> AsyncIterator[bytes]:
+    async def events(self, one: RunningStudy) -> AsyncIterator[bytes]:
         """The state of a sweep each time it changes, as server-sent events, until it is over."""
         last = None
         while True:

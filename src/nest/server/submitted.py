@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from nest.server.pool import Busy, Pool
-from nest.server.work import Limits, Parts, Read, Reply, parts, read
+from nest.server.work import BatchParts, Limits, Read, Reply, parts, read
 
 Ask = Callable[[str, bytes], Awaitable[Reply]]
 """Answers a request to an address, whatever comes of it."""
@@ -50,7 +50,7 @@ class Submitted:
         return head[:-1] + b', "answer": ' + (b"null" if reply is None else reply.body) + b"}"
 
 
-class Questions:
+class SubmittedQuestions:
     """The questions of a server that clients ask for later.
 
     Parameters
@@ -78,7 +78,7 @@ class Questions:
         found = await self._reader.run(parts, body, False, seconds=READING)
         if isinstance(found, Reply):
             return found
-        assert isinstance(found, Parts)
+        assert isinstance(found, BatchParts)
         endpoint, (question,) = found
         checked = await self._reader.run(
             read, endpoint, question, self._limits, seconds=READING)
@@ -116,7 +116,7 @@ class Questions:
             await asyncio.wait([one.task])
 
 
-async def batch(ask: Ask, asked: Parts, width: int) -> AsyncIterator[bytes]:
+async def batch(ask: Ask, asked: BatchParts, width: int) -> AsyncIterator[bytes]:
     """The answers to several questions as one document, in their order, each once it is known.
 
     Parameters

@@ -97,7 +97,7 @@ def refusal(error: Exception, asked: str | int | None = None) -> Reply:
     return Reply(STATUS.get(found.error, 500), found.to_json().encode(), lasting)
 
 
-class Parts(NamedTuple):
+class BatchParts(NamedTuple):
     """The questions of a request, as requests of their own."""
 
     to: str
@@ -105,21 +105,21 @@ class Parts(NamedTuple):
     questions: tuple[bytes, ...]
 
 
-def parts(body: bytes, several: bool) -> Parts | Reply:
+def parts(body: bytes, several: bool) -> BatchParts | Reply:
     """Take a request apart that submits a question, or several.
 
     Parameters
     ----------
     several : it is a :class:`nest.server.requests.Batch`, else a Submission.
     """
-    def read(data: dict[str, Any]) -> Parts:
+    def read(data: dict[str, Any]) -> BatchParts:
         if several:
             asked = Batch.parse(data, "request")
-            return Parts(asked.to, tuple(json.dumps(one).encode() for one in asked.questions))
+            return BatchParts(asked.to, tuple(json.dumps(one).encode() for one in asked.questions))
         one = Submission.parse(data, "request")
-        return Parts(one.to, (json.dumps(one.question).encode(),))
+        return BatchParts(one.to, (json.dumps(one.question).encode(),))
 
-    found: Parts | Reply = _told(body, read, named=False)
+    found: BatchParts | Reply = _told(body, read, named=False)
     return found
 
 

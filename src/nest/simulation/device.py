@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from nest.simulation.figures import LayerWork, Rates, StageWork
+from nest.simulation.figures import LayerWork, OverlapRates, StageWork
 from nest.simulation.record import COMPUTE, Record, Slice
 from nest.simulation.stream import Stream, Transfer
 from nest.simulation.tasks import INPUTS, WEIGHTS, WHOLE, Task
@@ -42,7 +42,7 @@ class Spent:
     update: float = 0.0
 
 
-class Device:
+class SimulatedDevice:
     """A stage that runs its tasks in order.
 
     Parameters
@@ -54,7 +54,7 @@ class Device:
     """
 
     def __init__(
-        self, number: int, order: Sequence[Task], work: StageWork, rates: Rates,
+        self, number: int, order: Sequence[Task], work: StageWork, rates: OverlapRates,
         bucket_bytes: float = 0.0, record: Record | None = None,
     ) -> None:
         self.number, self.order, self.work, self.rates = number, order, work, rates

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from nest.errors import KernelError
 from nest.model.schedules import Placement
-from nest.simulation.device import Device, Spent
-from nest.simulation.figures import Link, Rates, StageWork
+from nest.simulation.device import SimulatedDevice, Spent
+from nest.simulation.figures import Link, OverlapRates, StageWork
 from nest.simulation.record import AHEAD, BACK, DATA, Record, Slice
 from nest.simulation.tasks import WEIGHTS, Task
 
@@ -48,7 +48,7 @@ def run(
     orders: Sequence[Sequence[Task]],
     stages: Sequence[StageWork],
     links: Sequence[Sequence[Link]],
-    rates: Rates | None = None,
+    rates: OverlapRates | None = None,
     *,
     bucket_bytes: float = 0.0,
     record: Record | None = None,
@@ -73,7 +73,7 @@ def run(
     KernelError : the orders wait for each other, which is a defect.
     """
     devices = [
-        Device(number, order, work, rates or Rates(), bucket_bytes, record)
+        SimulatedDevice(number, order, work, rates or OverlapRates(), bucket_bytes, record)
         for number, (order, work) in enumerate(zip(orders, stages, strict=True))
     ]
     post = _Post(devices, links, record, placement)
@@ -101,7 +101,7 @@ def run(
                post.messages)
 
 
-def _finish(devices: Sequence[Device]) -> None:
+def _finish(devices: Sequence[SimulatedDevice]) -> None:
     """Gradients of each stage, the exchange between copies of tied embeddings, the optimizer."""
     ready = {device.number: device.reduced() for device in devices}
     copies = [device for device in devices if device.work.tied]
@@ -113,7 +113,7 @@ def _finish(devices: Sequence[Device]) -> None:
         device.update()
 
 
-def _transfers(devices: Sequence[Device], record: Record) -> None:
+def _transfers(devices: Sequence[SimulatedDevice], record: Record) -> None:
     for device in devices:
         for done in device.stream.done or ():
             if record.wants(done.micro_batch):
@@ -125,7 +125,8 @@ class _Post:
     """Messages between stages: arrival times, one after another on each link."""
 
     def __init__(
-        self, devices: Sequence[Device], links: Sequence[Sequence[Link]], record: Record | None,
+        self, devices: Sequence[SimulatedDevice], links: Sequence[Sequence[Link]], record: Record |
+        None,
         placement: Placement = "looped",
     ) -> None:
         self.last, self.links, self.record = len(devices) - 1, links, record

@@ -72,7 +72,7 @@ class Link(NamedTuple):
     """Seconds that a message occupies the link: the least distance of two arrivals."""
 
 
-class Rates(NamedTuple):
+class OverlapRates(NamedTuple):
     """Shares of computing time under which each traffic makes progress."""
 
     zero: float = 0.0

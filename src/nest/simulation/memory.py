@@ -9,14 +9,14 @@ from nest.simulation.figures import ChunkMemory
 from nest.simulation.tasks import INPUTS, WEIGHTS, WHOLE, Task
 
 
-class Level(NamedTuple):
+class MemoryLevel(NamedTuple):
     """Bytes of activations, and of work, while a task runs and after it."""
 
     during: float
     after: float
 
 
-def levels(order: Sequence[Task], chunks: Sequence[ChunkMemory]) -> list[Level]:
+def levels(order: Sequence[Task], chunks: Sequence[ChunkMemory]) -> list[MemoryLevel]:
     """What a stage holds during and after each of its tasks.
 
     A micro-batch's activations are held from the start of its forward to the end of its backward;
@@ -37,14 +37,14 @@ def levels(order: Sequence[Task], chunks: Sequence[ChunkMemory]) -> list[Level]:
         if task.forward:
             held[task.chunk] += 1
             begun = before if task.beside else None
-            found.append(Level(before, before) if task.beside else Level(now(), now()))
+            found.append(MemoryLevel(before, before) if task.beside else MemoryLevel(now(), now()))
             continue
         if task.part != WEIGHTS:
             held[task.chunk] -= 1
         if task.part != WHOLE:
             left[task.chunk] += 1 if task.part == INPUTS else -1
         most = max(before, now()) if begun is None else max(begun, now()) + largest
-        found.append(Level(most + chunks[task.chunk].work, now()))
+        found.append(MemoryLevel(most + chunks[task.chunk].work, now()))
         begun = None
     return found
 

@@ -20,7 +20,7 @@ from nest.simulation.memory import levels, peak
 from nest.simulation.record import Record
 from nest.simulation.result import SimulatedStage, SimulatedTime, Simulation
 from nest.simulation.tasks import Task, orders
-from nest.simulation.times import Priced, Times
+from nest.simulation.times import StageFigures, Times
 
 MOST_SLICES = 200_000
 """Slices of a trace at the most (chosen: some 20 MB, which viewers open in seconds)."""
@@ -102,7 +102,7 @@ class _Step:
         self.orders: Sequence[Sequence[Task]] = orders(
             way.schedule, way.pp, m, way.vpp, group_of(way))
         self.placement, self.chains = placement(way.schedule), copies(way.schedule)
-        self.priced: list[Priced] = [times.stage(number) for number in range(way.pp)]
+        self.priced: list[StageFigures] = [times.stage(number) for number in range(way.pp)]
         self.links = [times.links(replica) for replica in range(way.outer_dp)]
 
     def ran(self, links: Sequence[Sequence[Link]], record: Record | None = None) -> Ran:

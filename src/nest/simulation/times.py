@@ -15,10 +15,10 @@ from nest.inputs.configuration import Configuration, StageConfiguration
 from nest.inputs.job import Job
 from nest.model import Chain
 from nest.model.schedules import placement, stage_behind
-from nest.simulation.figures import ChunkMemory, LayerWork, Link, Rates, StageWork
+from nest.simulation.figures import ChunkMemory, LayerWork, Link, OverlapRates, StageWork
 
 
-class Priced(NamedTuple):
+class StageFigures(NamedTuple):
     """Plain figures of a stage."""
 
     work: StageWork
@@ -45,12 +45,13 @@ class Times:
         """Links after a stage, by its number, cuts, and seconds per byte and latency of the path"""
 
     @property
-    def rates(self) -> Rates:
+    def rates(self) -> OverlapRates:
         """Shares of computing that hide traffic, as the software stack declares them."""
         stack = self.job.stack
-        return Rates(stack.overlap_zero3, stack.overlap_grad_reduce, stack.overlap_param_gather)
+        return OverlapRates(stack.overlap_zero3, stack.overlap_grad_reduce,
+                            stack.overlap_param_gather)
 
-    def stage(self, number: int) -> Priced:
+    def stage(self, number: int) -> StageFigures:
         """Seconds and bytes of one stage."""
         price = self._pricing.stage(self.plan, self.plan.stages[number])
         chunks = [[layer.costs for layer in chunk] for chunk in price.layers]
@@ -60,7 +61,7 @@ class Times:
                         price.largest("activations"))
             for kept, left, chunk in zip(price.kept, price.kept_for_weights, chunks, strict=True))
         resident = sum(c["parameters"] + c["gradients"] + c["optimizer"] for c in every)
-        return Priced(
+        return StageFigures(
             StageWork(tuple(tuple(_layer_work(layer.costs, layer.weights,
                                               price.stack.overlap_ep) for layer in chunk)
                             for chunk in price.layers),

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nest.costs.choices import Body, Setting, State
+from nest.costs.choices import Body, StageSetting, State
 from nest.costs.compute import Machine
 from nest.costs.layer import layer_costs
 from nest.costs.network.collectives import Group, Network
@@ -80,7 +80,7 @@ def layer_volumes(
 class _Counter:
     """A layer on networks that count."""
 
-    def __init__(self, layer: Layer, body: Body, state: State, s: Setting) -> None:
+    def __init__(self, layer: Layer, body: Body, state: State, s: StageSetting) -> None:
         self.layer, self.stack = layer, s.machine.stack
         sizes = (*body.groups, *state.groups)
         groups = [_group(level, int(group.size[0])) for level, group in enumerate(sizes)]

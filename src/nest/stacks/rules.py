@@ -10,7 +10,7 @@ from typing import Any, cast
 from pydantic import Field
 
 from nest.inputs.base import Written
-from nest.inputs.capabilities import FIGURES, Product, Rule
+from nest.inputs.capabilities import FIGURES, FigureProduct, Rule
 from nest.inputs.configuration import Configuration
 from nest.inputs.job import Job
 from nest.inputs.space import IntSet, Module
@@ -158,12 +158,12 @@ def outside(value: Value, allowed: IntSet | tuple[str, ...]) -> str | None:
     return None if value in allowed or value == "" else str(value)
 
 
-def _times(product: Product, figures: Figures) -> int:
+def _times(product: FigureProduct, figures: Figures) -> int:
     factors = [part if isinstance(part, int) else figures[part] for part in product]
     return math.prod(factor for factor in factors if isinstance(factor, int))
 
 
-def _text(product: Product, figures: Figures) -> str:
+def _text(product: FigureProduct, figures: Figures) -> str:
     """A product and its value: `2 x pp = 8`, `pp 4`."""
     if len(product) == 1:
         part, = product

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from nest.studies.questions import About, Answer
+from nest.studies.questions import About, Outcome
 from nest.studies.study import ObjectiveName, Train
 
 
@@ -53,7 +53,7 @@ class Figures(NamedTuple):
     """The training ends in the days it may take; True without such."""
 
 
-def figures(answer: Answer, about: About, train: Train | None) -> Figures:
+def figures(answer: Outcome, about: About, train: Train | None) -> Figures:
     """Figures of an answer that has a plan.
 
     Parameters

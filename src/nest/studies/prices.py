@@ -41,7 +41,7 @@ Price = Annotated[Any, AfterValidator(_price), at_most(1000)]
 """A number, an expression, or either by the beginning of a device's name."""
 
 
-class Prices(Description):
+class PriceList(Description):
     """A price list; whatever is not given costs nothing.
 
     Each price is a number, an expression such as ``2.1 + 0.3 * (cluster.levels[0].size > 8)``, or a
@@ -86,7 +86,7 @@ def switches_of(cluster: Cluster, ports: float, port_bandwidth: float) -> int:
                for own, up in zip(through, through[1:], strict=False))
 
 
-def bill(prices: Prices, names: Mapping[str, Any]) -> Bill:
+def bill(prices: PriceList, names: Mapping[str, Any]) -> Bill:
     """Money and power of a cluster.
 
     Parameters

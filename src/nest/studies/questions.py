@@ -47,7 +47,7 @@ class VersionedQuestion(Question):
     """Of NEST, where the sweep was started."""
 
 
-class Answer(Description):
+class Outcome(Description):
     """What the planner said to a question, without the plan."""
 
     status: Status
@@ -79,7 +79,7 @@ class Answered(NamedTuple):
 
     status: str
     answer: str
-    """:class:`Answer` as JSON."""
+    """:class:`Outcome` as JSON."""
     plan: bytes | None
     """The plan's JSON, compressed with zlib; None: there is none."""
 
@@ -235,9 +235,9 @@ def ask(question: VersionedQuestion) -> Answered:
                     None if plan is None else zlib.compress(plan.to_json(None).encode(), 6))
 
 
-def told(status: Status, why: object) -> Answer:
+def told(status: Status, why: object) -> Outcome:
     """An answer without a plan, and why."""
-    return Answer(status=status, message=" ".join(str(why).split())[:4000])
+    return Outcome(status=status, message=" ".join(str(why).split())[:4000])
 
 
 def failed(why: object) -> Answered:
@@ -262,12 +262,12 @@ def plan_of(data: bytes) -> Plan:
     return load_plan(json.loads(text))
 
 
-def _figures(plan: Plan) -> Answer:
+def _figures(plan: Plan) -> Outcome:
     from nest.planners.compare import peak_memory
     from nest.report.comparison_text import in_a_line
 
     known = plan.confidence
-    return Answer(
+    return Outcome(
         status="ok", message="; ".join(plan.doubts)[:4000] or None, step_time_s=plan.step_time_s,
         low_s=known.low_s if known else None, high_s=known.high_s if known else None,
         samples_per_s=plan.samples_per_s,

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from nest.studies.objectives import OBJECTIVES, Figures, figures
-from nest.studies.questions import STATUSES, About, Answer
+from nest.studies.questions import STATUSES, About, Outcome
 from nest.studies.store import Store, Stored
 from nest.studies.study import ObjectiveName, Study
 from nest.units import shorten
@@ -167,13 +167,13 @@ class Results:
 
     def _row(self, stored: Stored) -> Row:
         about = About.parse(json.loads(stored.about), "about")
-        answer = None if stored.answer is None else Answer.parse(json.loads(stored.answer),
+        answer = None if stored.answer is None else Outcome.parse(json.loads(stored.answer),
                                                                  "answer")
         labels = tuple(map(_hashable, json.loads(stored.labels)))
         status = "invalid" if about.problem is not None else stored.status or "open"
         if len(labels) != len(self.study.axes) or status not in (*STATUSES, "open"):
             raise ValueError(f"got {len(labels)} labels and the status {shorten(status)}")
-        known = answer or Answer(status="failed")
+        known = answer or Outcome(status="failed")
         return Row(
             stored.number, labels, stored.question, status, about.problem or known.message,
             known.plan, known.peak_memory_bytes, known.optimal, known.gap, known.seconds,

@@ -32,7 +32,7 @@ STARTS = 3
 """Times that workers are started in vain, one after another, before a sweep ends (chosen)."""
 
 
-class Progress(NamedTuple):
+class StudyProgress(NamedTuple):
     """How far a sweep is."""
 
     total: int
@@ -46,7 +46,7 @@ class Progress(NamedTuple):
 class Follower(Protocol):
     """Told how far a sweep is; returning False ends it after the questions in flight."""
 
-    def __call__(self, now: Progress) -> bool | None: ...
+    def __call__(self, now: StudyProgress) -> bool | None: ...
 
 
 class Sweeping:
@@ -295,7 +295,7 @@ class Sweeping:
         if not often and now - self._told < POLL:
             return
         self._told = now
-        if self._follow(Progress(self._total, self._done, self._asked)) is False:
+        if self._follow(StudyProgress(self._total, self._done, self._asked)) is False:
             self.stop()
 
     def stop(self) -> None:

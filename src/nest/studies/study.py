@@ -14,7 +14,7 @@ from nest.errors import InputError, did_you_mean
 from nest.inputs.base import Description, Freeze, Name, Number, Problems, Whole, at_most
 from nest.studies.axes import AnyAxis, Choice
 from nest.studies.expressions import Expression
-from nest.studies.prices import Prices
+from nest.studies.prices import PriceList
 from nest.studies.version import VERSION
 from nest.units import shorten
 
@@ -86,7 +86,7 @@ class Study(Description):
     constraints: Annotated[tuple[str, ...], at_most(100)] = Field(
         (), description="expressions that hold at each point; others are left out")
     sample: Sample | None = Field(None, description="some points; null: the whole grid")
-    prices: Prices | None = Field(None, description="price list; null: no figures of money")
+    prices: PriceList | None = Field(None, description="price list; null: no figures of money")
     train: Train | None = Field(None, description="the whole training; null: steps alone")
     together: Together | None = Field(
         None, description="trainings that share a cluster; null: each has its own")

@@ -15,7 +15,7 @@ from nest.studies.engines import Engine, engine
 from nest.studies.loading import load_study
 from nest.studies.questions import Answered, VersionedQuestion, ask, plan_of
 from nest.studies.results import Results
-from nest.studies.running import Follower, Progress, Sweeping
+from nest.studies.running import Follower, StudyProgress, Sweeping
 from nest.studies.store import FILE, Store, make_folder
 from nest.studies.study import Study
 from nest.units import shorten
@@ -132,7 +132,7 @@ def sweep(
 _engine = engine  # the argument of `sweep` has the same name
 
 
-def _silent(now: Progress) -> None:
+def _silent(now: StudyProgress) -> None:
     pass
 
 

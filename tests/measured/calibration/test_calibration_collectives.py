@@ -25,9 +25,9 @@ from measurements import (
 import nest
 from nest.errors import InputError
 from nest.measured.calibration import nccl
-from nest.measured.calibration.collectives import Measured, fit_collectives
+from nest.measured.calibration.collectives import MeasuredCollective, fit_collectives
 from nest.measured.calibration.fit import median_and_tail
-from nest.measured.calibration.timings import Asked, read_collectives
+from nest.measured.calibration.timings import TimingSelection, read_collectives
 
 MEASURED = PUBLISHED / "collectives.csv"
 SIZES = tuple(2.0**n for n in range(20, 31))
@@ -112,12 +112,12 @@ def test_table(tmp_path: Path) -> None:
         ("H", "two nodes", "broadcast", 16, 2, 1e6, 30, ""),
         ("H", "two nodes", "p2p", 2, 2, "", 30, ""),
         ("V", "one node", "all_reduce", 8, 1, 1e6, 90, "")])
-    found, notes = read_collectives([path], Asked(gpu="h", system="*"))
+    found, notes = read_collectives([path], TimingSelection(gpu="h", system="*"))
     assert [(each.collective, each.ranks, each.nodes) for each in found] == [
         ("all_reduce", 8, 1), ("alltoall", 8, 0), ("all_gather", 16, 2)]
     assert found[1].seconds == pytest.approx(7 / 8 * 1e6 / 100e9)
     assert len(notes) == 2 and any("'broadcast'" in note for note in notes)
-    assert len(read_collectives([path], Asked(gpu="H", system="two*"))[0]) == 1
+    assert len(read_collectives([path], TimingSelection(gpu="H", system="two*"))[0]) == 1
 
 
 # ---------------------------------------------------------------- fits
@@ -135,11 +135,11 @@ def seconds(kind: str, ranks: int, nodes: int, size: float) -> float:
     return times * (share * size / bandwidth + steps * latency)
 
 
-def made(noise: float = 0.01, nodes: tuple[int, ...] = (1, 2)) -> list[Measured]:
+def made(noise: float = 0.01, nodes: tuple[int, ...] = (1, 2)) -> list[MeasuredCollective]:
     random = np.random.default_rng(0)
     shapes = [(2, 1), (4, 1)] if 1 in nodes else []
     shapes += [(2, 2)] if 2 in nodes else []
-    return [Measured(kind, ranks, over, size,
+    return [MeasuredCollective(kind, ranks, over, size,
                      seconds(kind, ranks, over, size) * math.exp(noise * random.standard_normal()))
             for kind in ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "sendrecv")
             for ranks, over in shapes for size in SIZES]
@@ -177,7 +177,7 @@ def test_large_messages_do_not_tell_the_latency() -> None:
 
 
 def test_small_messages_are_compared_and_not_fitted() -> None:
-    tiny = [Measured("all_reduce", 4, 1, 2.0**12, 1.0)] * 50
+    tiny = [MeasuredCollective("all_reduce", 4, 1, 2.0**12, 1.0)] * 50
     found = fit_collectives(CLUSTER_8, [*made(), *tiny])
     assert len(found.small) == len(found.small_after) == 50
     assert found.cluster.levels[0].efficiency == pytest.approx(0.7, rel=0.02)
@@ -186,7 +186,8 @@ def test_small_messages_are_compared_and_not_fitted() -> None:
 def test_nodes_that_are_smaller_than_the_innermost_level() -> None:
     """Four ranks on two hosts of two, in one NVLink domain of four."""
     found = fit_collectives(CLUSTER_8, [
-        Measured("all_gather", 4, 2, size, seconds("all_gather", 4, 1, size)) for size in SIZES],
+        MeasuredCollective("all_gather", 4, 2, size, seconds("all_gather", 4, 1, size))
+        for size in SIZES],
         node_size=2)
     assert found.crossed == ("node",)
     assert found.cluster.levels[0].efficiency == pytest.approx(0.7, rel=0.02)
@@ -194,9 +195,10 @@ def test_nodes_that_are_smaller_than_the_innermost_level() -> None:
 
 def test_more_ranks_than_the_nodes_hold() -> None:
     with pytest.raises(InputError, match="got 8 ranks on 1 nodes; allowed: at most 4 a node"):
-        fit_collectives(CLUSTER_8, [Measured("all_reduce", 8, 1, 2.0**20, 1.0, "x: line 1")] * 5)
+        fit_collectives(
+            CLUSTER_8, [MeasuredCollective("all_reduce", 8, 1, 2.0**20, 1.0, "x: line 1")] * 5)
     with pytest.raises(InputError, match="x: got 3 nodes of 4; allowed: at most the 8 devices"):
-        fit_collectives(CLUSTER_8, [Measured("all_reduce", 12, 3, 2.0**20, 1.0, "x")] * 5)
+        fit_collectives(CLUSTER_8, [MeasuredCollective("all_reduce", 12, 3, 2.0**20, 1.0, "x")] * 5)
 
 
 # ---------------------------------------------------------------- the command
@@ -311,6 +313,6 @@ def test_what_the_output_does_not_say_can_be_said(tmp_path: Path, capsys) -> Non
     ("H200-SXM", "dgx-h200", 18.5), ("B200-SXM", "dgx-b200", 24.0),
     ("GB200", "gb200-nvl72", 21.0)])
 def test_published_collectives(gpu: str, name: str, most: float) -> None:
-    measured, _ = read_collectives([MEASURED], Asked(gpu=gpu, system="NVLink domain"))
+    measured, _ = read_collectives([MEASURED], TimingSelection(gpu=gpu, system="NVLink domain"))
     found = fit_collectives(nest.load_cluster(name), measured)
     assert median_and_tail(found.fit.after)[0] < most

@@ -15,8 +15,13 @@ from descriptions import put
 from measurements import NOT_PUBLISHED, PUBLISHED, table
 
 import nest
-from nest.measured.calibration.collectives import Measured, decades, fit_collectives, misfits
-from nest.measured.calibration.timings import Asked, read_collectives
+from nest.measured.calibration.collectives import (
+    MeasuredCollective,
+    decades,
+    fit_collectives,
+    misfits,
+)
+from nest.measured.calibration.timings import TimingSelection, read_collectives
 
 ROOT = Path(__file__).parents[3]
 MEASURED = PUBLISHED / "collectives.csv"
@@ -27,11 +32,11 @@ needs_table = pytest.mark.skipif(not MEASURED.is_file(), reason=NOT_PUBLISHED)
 CLUSTER_8 = nest.load_cluster(CLUSTER)
 
 
-def exact(size: float, off: float = 1.0) -> Measured:
+def exact(size: float, off: float = 1.0) -> MeasuredCollective:
     """An all-gather of four devices that takes ``off`` times what it is priced at."""
-    alike = Measured("all_gather", 4, 1, size, 1.0)
+    alike = MeasuredCollective("all_gather", 4, 1, size, 1.0)
     seconds = math.exp(float(misfits(CLUSTER_8, [alike])[0]))
-    return Measured("all_gather", 4, 1, size, off * seconds)
+    return MeasuredCollective("all_gather", 4, 1, size, off * seconds)
 
 
 def test_misfits() -> None:
@@ -114,7 +119,7 @@ def test_the_table_of_the_page_is_what_prices_give_today() -> None:
     ("A100-SXM4-80GB", "dgx-a100", 6.0), ("H100-SXM", "dgx-h100", 5.7),
     ("H200-SXM", "dgx-h200", 5.4), ("B200-SXM", "dgx-b200", 9.6), ("GB200", "gb200-nvl72", 8.3)])
 def test_no_power_of_ten_is_much_worse_than_the_others(gpu: str, name: str, most: float) -> None:
-    measured, _ = read_collectives([MEASURED], Asked(gpu=gpu, system="NVLink domain"))
+    measured, _ = read_collectives([MEASURED], TimingSelection(gpu=gpu, system="NVLink domain"))
     found = fit_collectives(nest.load_cluster(name), measured)
     assert 100 * np.median(np.abs(np.expm1(found.fit.after))) < most
     assert all(row.after < 2 * most / 100 for row in decades(found) if row.fitted)

@@ -17,7 +17,7 @@ from nest.errors import InputError
 from nest.inputs import load_device, load_stack
 from nest.measured import validation
 from nest.measured.calibration.fit import median_and_tail
-from nest.measured.calibration.runs import Chosen, choose, fit_runs, settled, usual
+from nest.measured.calibration.runs import FitRuns, choose, fit_runs, settled, usual
 from nest.measured.validation import Run
 
 RUNS = PUBLISHED / "runs.csv"
@@ -57,7 +57,7 @@ def made(
     return written(path, rows)
 
 
-def chosen(path: Path, **options: Any) -> Chosen:
+def chosen(path: Path, **options: Any) -> FitRuns:
     return choose(validation.read(path), **options)
 
 

@@ -10,7 +10,7 @@ import pytest
 import nest
 from nest.errors import InputError
 from nest.measured import validation
-from nest.measured.validation import Question, Run
+from nest.measured.validation import Run, RunQuestion
 from nest.measured.validation.hardware import PROVISIONAL as DEVICES
 from nest.measured.validation.hardware import device, device_name
 from nest.measured.validation.software import stack, stack_name
@@ -19,17 +19,17 @@ from nest.measured.validation.translate import facts
 RUNS = {run.run_id: run for run in validation.read()}
 
 
-def asked(name: str) -> Question:
+def asked(name: str) -> RunQuestion:
     return validation.question(RUNS[name])
 
 
-def layers(found: Question) -> list[int]:
+def layers(found: RunQuestion) -> list[int]:
     """Layers of each stage, embedding and head included."""
     return [sum(stop - start for start, stop in stage.chunks)
             for stage in found.configuration.stages]
 
 
-def micro_batches(found: Question) -> int:
+def micro_batches(found: RunQuestion) -> int:
     way = found.configuration
     return found.job.global_batch // (way.outer_dp * way.micro_batch)
 

@@ -15,7 +15,7 @@ from test_validation_tables import table
 
 from nest.inputs import load_stack
 from nest.measured import validation
-from nest.measured.validation import Priced, Report
+from nest.measured.validation import PricedRun, Report
 from nest.measured.validation.score import score
 from nest.measured.validation.statistics import mean, median, ordered, ranks, spearman
 from nest.report.parity import parity_figure
@@ -50,12 +50,12 @@ SCHEMA = {
 
 def priced(measured: float, predicted: float | None, key: object = None, group: str = "g",
            model: str = "m", memory: tuple[float, float] | None = None,
-           anomalous: bool = False) -> Priced:
+           anomalous: bool = False) -> PricedRun:
     """A run that measured and a price, in seconds; memory in bytes."""
     one = replace(RUN, group=group, model=model, framework="f", measured_s=measured,
                   measured_memory=memory[0] if memory else None, anomalous=anomalous)
     refused = None if predicted is not None else "for some reason"
-    return Priced(one, predicted, None, None, memory[1] if memory else None, True,
+    return PricedRun(one, predicted, None, None, memory[1] if memory else None, True,
                   {"forward": 1.0}, "s", object() if key is None else key, (), refused)
 
 

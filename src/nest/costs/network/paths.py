@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from nest.costs.network.groups import inner_group, replica_group
 from nest.costs.network.placement import shared_level, tile_of
-from nest.costs.network.records import Ends, Known, Patterns, Tiles, Twins
+from nest.costs.network.records import Ends, KnownWays, Patterns, Tiles, Twins
 from nest.errors import LimitError
 from nest.inputs.cluster import Cluster
 from nest.network import Routes, Topology
@@ -38,7 +38,7 @@ DIGITS = 12
 """Significant digits of a figure, so that places that are alike cost the same bit for bit."""
 
 
-class Rates(NamedTuple):
+class PatternTimes(NamedTuple):
     """What patterns of messages take, each by itself; in the end, some at once."""
 
     per_byte: Floats
@@ -47,7 +47,7 @@ class Rates(NamedTuple):
     """(K, Q)"""
 
 
-class Tier(NamedTuple):
+class GroupTier(NamedTuple):
     """A level at which a group has members in several subgroups, and the patterns there."""
 
     level: int
@@ -60,7 +60,7 @@ class Tier(NamedTuple):
     trees: int
 
 
-class Layout(NamedTuple):
+class GroupLayout(NamedTuple):
     """How the members of groups are spread over the levels."""
 
     inside: tuple[int, ...]
@@ -82,7 +82,7 @@ class LinkPrices:
     def __init__(self, cluster: Cluster, twins: Twins | None = None) -> None:
         self.size, self.group_sizes = cluster.size, cluster.group_sizes
         self._messages = _Messages(Topology.of_links(cluster), twins)
-        self._shifts: dict[tuple[int, int], Rates] = {}
+        self._shifts: dict[tuple[int, int], PatternTimes] = {}
 
     # ------------------------------------------------------------ groups
 
@@ -134,14 +134,14 @@ class LinkPrices:
             result[rows] = self._figures(starts[rows], block, members, layout, False, stride)
         return result
 
-    def _layout(self, seen: tuple[tuple[int, ...], bool], members: Ints) -> Layout:
+    def _layout(self, seen: tuple[tuple[int, ...], bool], members: Ints) -> GroupLayout:
         """Of groups ``members`` (G, n), with what :mod:`nest.costs.network.groups` says of them."""
         inside, even = seen
         if even:
-            return Layout(inside, even, inside)
+            return GroupLayout(inside, even, inside)
         row = np.arange(len(members))[:, None] * self.size
         counts = (np.unique(row + members // g, return_counts=True)[1] for g in self.group_sizes)
-        return Layout(inside, even, tuple(int(np.gcd.reduce(count)) for count in counts))
+        return GroupLayout(inside, even, tuple(int(np.gcd.reduce(count)) for count in counts))
 
     def _tiles(self, starts: Ints, block: int, end: int) -> tuple[Tiles, Ints]:
         """Tiles, in devices [0, end), of the blocks at some starts; and which blocks these are."""
@@ -166,7 +166,8 @@ class LinkPrices:
         return Tiles(start[order], low[order], high[order], first), where
 
     def _figures(
-        self, starts: Ints, block: int, members: Ints, layout: Layout, spread: bool, stride: int
+        self, starts: Ints, block: int, members: Ints, layout: GroupLayout, spread: bool,
+        stride: int
     ) -> Floats:
         """Figures of the blocks at some starts; ``members`` of groups, from there on.
 
@@ -236,14 +237,14 @@ class LinkPrices:
 
 
 @lru_cache(maxsize=256)
-def _patterns(common: tuple[int, ...], even: bool) -> tuple[Patterns, tuple[Tier, ...]]:
+def _patterns(common: tuple[int, ...], even: bool) -> tuple[Patterns, tuple[GroupTier, ...]]:
     """Patterns of a group but all-to-all, one ring first; rings on rails run beside each other.
 
     ``common``: members in a subgroup of each level. Where groups are not ``even``, of the parts
     that subgroups consist of; all patterns of a level are its circle then.
     """
     size, known = common[-1], dict[bytes, int]()
-    tiers: list[Tier] = []
+    tiers: list[GroupTier] = []
 
     def number(rails: int, parts: int, one: Ints, other: Ints) -> int:
         """Of the pattern in which a part sends to another, each member to that of its number."""
@@ -267,7 +268,7 @@ def _patterns(common: tuple[int, ...], even: bool) -> tuple[Patterns, tuple[Tier
             if not parts & (parts - 1):
                 bits = range(parts.bit_length() - 1)
                 rounds = [number(rails, parts, s, s ^ 1 << j) for j in bits]
-        tiers.append(Tier(level, rails, parts, tuple(rounds), circle, trees))
+        tiers.append(GroupTier(level, rails, parts, tuple(rounds), circle, trees))
     share = np.zeros(len(known))
     for tier in tiers:
         share[tier.circle] = (1.0 if tier is tiers[-1] else 1.0 - 1.0 / tier.parts) / tier.rails
@@ -305,7 +306,7 @@ def _spread(patterns: Patterns, size: int) -> Patterns:
 
 Told = tuple[Ints, Floats, Floats]
 """Pairs of anchors whose ways have to be found first; if there are none, the figures of
-:class:`Rates`, not rounded."""
+:class:`PatternTimes`, not rounded."""
 
 
 class _Messages:
@@ -325,13 +326,13 @@ class _Messages:
             raise LimitError(
                 f"{topology.name}: got {self._size} devices on a network that is no hierarchy; "
                 f"allowed: at most {MOST_DEVICES}")
-        # See ``Known``.
+        # See ``KnownWays``.
         self._number = np.zeros(routes.anchors**2, dtype=np.int32)
         self._first, self._latency = _Growing(np.int64), _Growing(np.float64)
         self._link, self._part = _Growing(np.int32), _Growing(np.float64)
         self._first.add(np.zeros(1, dtype=np.int64))
 
-    def rates(self, tiles: Tiles, own: Ints, stride: int, patterns: Patterns) -> Rates:
+    def rates(self, tiles: Tiles, own: Ints, stride: int, patterns: Patterns) -> PatternTimes:
         """What the messages of some blocks take while those of their tiles run, one by one.
 
         Parameters
@@ -348,12 +349,12 @@ class _Messages:
                 if len(lacking):
                     self._route(lacking)
                     _, per_byte, latency = self._told(tiles, own, stride, patterns, True)
-        return Rates(_rounded(per_byte), latency)
+        return PatternTimes(_rounded(per_byte), latency)
 
     def _told(
         self, tiles: Tiles, own: Ints, stride: int, patterns: Patterns, marks: bool
     ) -> Told:
-        known = Known(
+        known = KnownWays(
             number=self._number, first=self._first.values, link=self._link.values,
             part=self._part.values, latency=self._latency.values)
         return self._rates(self._ends, known, tiles, own, stride, patterns, marks)
@@ -380,7 +381,7 @@ def _sent(tiles: Tiles, stride: int, source: Ints, target: Ints) -> tuple[Ints, 
 
 
 def _rates(
-    ends: Ends, known: Known, tiles: Tiles, own: Ints, stride: int, patterns: Patterns,
+    ends: Ends, known: KnownWays, tiles: Tiles, own: Ints, stride: int, patterns: Patterns,
     marks: bool,
 ) -> Told:
     """Pairs of anchors that lack a way, or else seconds per byte and seconds of patterns of the
@@ -398,7 +399,7 @@ def _rates(
 
 
 def _of_tile(
-    ends: Ends, known: Known, tile: Tiles, own: Ints, stride: int, patterns: Patterns,
+    ends: Ends, known: KnownWays, tile: Tiles, own: Ints, stride: int, patterns: Patterns,
 ) -> Told:
     """The same of the blocks of one tile that start at ``own``."""
     source, target, begin, share = patterns

@@ -53,7 +53,7 @@ class Ends(NamedTuple):
     """(E,) seconds."""
 
 
-class Known(NamedTuple):
+class KnownWays(NamedTuple):
     """Ways between anchors that were looked for; arrays grow with their number."""
 
     number: NDArray[np.int32]

@@ -45,7 +45,7 @@ SCHEMA = "nest.collectives/1"
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredCollective:
     """One measured collective.
 
     Attributes
@@ -75,9 +75,9 @@ class NetworkFit:
 
     before: Cluster
     cluster: Cluster
-    measured: tuple[Measured, ...]
+    measured: tuple[MeasuredCollective, ...]
     fit: Fit
-    small: tuple[Measured, ...]
+    small: tuple[MeasuredCollective, ...]
     small_before: Array
     small_after: Array
     crossed: tuple[str, ...]
@@ -106,7 +106,8 @@ class Decade:
 class _Groups:
     """Measured collectives as the network of one cluster sees them."""
 
-    def __init__(self, cluster: Cluster, measured: Sequence[Measured], node_size: int) -> None:
+    def __init__(self, cluster: Cluster, measured: Sequence[MeasuredCollective],
+                 node_size: int) -> None:
         self.measured = measured
         sizes = cluster.group_sizes
         spread = [count(_members(each, node_size, cluster)[None, :], sizes) for each in measured]
@@ -141,7 +142,7 @@ class _Groups:
         return misfits
 
 
-def _members(each: Measured, node_size: int, cluster: Cluster) -> NDArray[np.int64]:
+def _members(each: MeasuredCollective, node_size: int, cluster: Cluster) -> NDArray[np.int64]:
     """Device numbers: the first ones of each node.
 
     Raises
@@ -161,7 +162,7 @@ def _members(each: Measured, node_size: int, cluster: Cluster) -> NDArray[np.int
 
 
 def fit_collectives(
-    cluster: Cluster, measured: Sequence[Measured], smallest: float = SMALLEST,
+    cluster: Cluster, measured: Sequence[MeasuredCollective], smallest: float = SMALLEST,
     node_size: int | None = None, figures: Sequence[str] = tuple(FITTED),
 ) -> NetworkFit:
     """Fit the levels of a cluster to collectives measured on it.
@@ -200,7 +201,7 @@ def fit_collectives(
 
 
 def misfits(
-    cluster: Cluster, measured: Sequence[Measured], node_size: int | None = None
+    cluster: Cluster, measured: Sequence[MeasuredCollective], node_size: int | None = None
 ) -> Array:
     """log(predicted / measured) on an unchanged cluster, float64 of shape (N,).
 

@@ -23,7 +23,7 @@ from nest.inputs import Device, Stack
 from nest.measured import validation
 from nest.measured.calibration.fit import Array, Fit, Parameter, fit_slow, without
 from nest.measured.calibration.table import like
-from nest.measured.validation import Priced, Run
+from nest.measured.validation import PricedRun, Run
 from nest.measured.validation.translate import facts
 from nest.units import shorten
 
@@ -59,7 +59,7 @@ FIGURES = (*STACK_FIGURES, *DEVICE_FIGURES)
 
 
 @dataclass(frozen=True)
-class Chosen:
+class FitRuns:
     """Runs to fit, and what they are priced with.
 
     Attributes
@@ -89,7 +89,7 @@ class RunsFit:
     left_out : float64, shape (N,): misfit of each run under a fit without its configuration.
     """
 
-    chosen: Chosen
+    chosen: FitRuns
     fit: Fit
     stack: Stack
     device: Device | None
@@ -100,7 +100,7 @@ class RunsFit:
 def choose(
     runs: Sequence[Run], stack: Stack | None = None, stack_name: str | None = None,
     device: Device | None = None, group: str | None = None, gpu: str | None = None,
-) -> Chosen:
+) -> FitRuns:
     """Runs of one software stack, with a measured step, that NEST can price.
 
     Parameters
@@ -142,7 +142,7 @@ def choose(
     on = {name: device or one.cluster.device
           for (_, _, name), one in zip(usable, own, strict=True)}
     start = settled(stack or own[0].job.stack, {each.name for each in on.values()})
-    return Chosen(tuple(run for run, _, _ in usable), dict.fromkeys(names, start), on, start,
+    return FitRuns(tuple(run for run, _, _ in usable), dict.fromkeys(names, start), on, start,
                   next(iter(on.values())) if len(set(on.values())) == 1 else None, dict(skipped))
 
 
@@ -168,7 +168,7 @@ def settled(stack: Stack, devices: set[str]) -> Stack:
     return Stack.parse({**given, **own, "devices": left})
 
 
-def usual(chosen: Chosen) -> tuple[str, ...]:
+def usual(chosen: FitRuns) -> tuple[str, ...]:
     """Figures to fit where none are named: derates, and what hides the runs' own traffic.
 
     With few runs attention is not fitted separately: it follows the products.
@@ -183,7 +183,7 @@ def usual(chosen: Chosen) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def check_figures(names: Sequence[str], chosen: Chosen) -> None:
+def check_figures(names: Sequence[str], chosen: FitRuns) -> None:
     """Refuse names that are no figures to fit.
 
     Raises
@@ -198,7 +198,7 @@ def check_figures(names: Sequence[str], chosen: Chosen) -> None:
                              f"{', '.join(chosen.devices)}; needed: runs on one device (--gpu)")
 
 
-def fit_runs(chosen: Chosen, names: Sequence[str] | None = None) -> RunsFit:
+def fit_runs(chosen: FitRuns, names: Sequence[str] | None = None) -> RunsFit:
     """Fit figures of the stack, and of the device where named, to measured runs.
 
     Parameters
@@ -225,14 +225,14 @@ def fit_runs(chosen: Chosen, names: Sequence[str] | None = None) -> RunsFit:
     return RunsFit(chosen, found, stack, device, weights[0], left_out)
 
 
-def _parameter(chosen: Chosen, name: str) -> Parameter:
+def _parameter(chosen: FitRuns, name: str) -> Parameter:
     if name in STACK_FIGURES:
         return Parameter(name, getattr(chosen.stack, name), *STACK_FIGURES[name])
     return Parameter(name, getattr(chosen.device, name), *DEVICE_FIGURES[name])
 
 
 def _changed(
-    chosen: Chosen, names: Sequence[str], values: Array
+    chosen: FitRuns, names: Sequence[str], values: Array
 ) -> tuple[Stack, Device | None]:
     """Stack and device with these figures."""
     new = dict(zip(names, map(float, values), strict=True))
@@ -242,7 +242,7 @@ def _changed(
 
 
 def _misfits(
-    chosen: Chosen, runs: Sequence[Run], names: Sequence[str], values: Array
+    chosen: FitRuns, runs: Sequence[Run], names: Sequence[str], values: Array
 ) -> Array:
     """log(predicted / measured) of the runs; shape (N,)."""
     stack, device = _changed(chosen, names, values)
@@ -252,7 +252,7 @@ def _misfits(
                      for each in priced])
 
 
-def _weights(priced: Sequence[Priced]) -> tuple[Array, list[list[int]]]:
+def _weights(priced: Sequence[PricedRun]) -> tuple[Array, list[list[int]]]:
     """Weight of each run, and the runs of each configuration."""
     together: dict[object, list[int]] = {}
     for number, each in enumerate(priced):
@@ -264,7 +264,7 @@ def _weights(priced: Sequence[Priced]) -> tuple[Array, list[list[int]]]:
 
 
 def _leave_out(
-    chosen: Chosen, names: Sequence[str], found: Fit, weights: Array, together: list[list[int]]
+    chosen: FitRuns, names: Sequence[str], found: Fit, weights: Array, together: list[list[int]]
 ) -> Array:
     """Misfit of each run under figures fitted without its configuration."""
     result = np.zeros(len(chosen.runs))

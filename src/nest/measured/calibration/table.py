@@ -17,7 +17,7 @@ MOST_ROWS = 10**6
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """One line of a table: its cells by column, and its place for messages."""
 
     place: str
@@ -57,7 +57,7 @@ class Row:
         return int(found)
 
 
-def rows(path: str | os.PathLike[str], needed: Iterable[str]) -> list[Row]:
+def rows(path: str | os.PathLike[str], needed: Iterable[str]) -> list[TableRow]:
     """Rows of a CSV file with a header line; lines that start with # are left out.
 
     Parameters
@@ -94,7 +94,7 @@ def rows(path: str | os.PathLike[str], needed: Iterable[str]) -> list[Row]:
         place = f"{where}: line {line}"
         if len(row) != len(header):
             raise InputError(f"{place}: got {len(row)} cells; allowed: {len(header)}")
-        found.append(Row(place, dict(zip(header, row, strict=True))))
+        found.append(TableRow(place, dict(zip(header, row, strict=True))))
     return found
 
 
@@ -102,7 +102,7 @@ _TIMES = {"latency_s": 1.0, "latency_ms": 1e-3, "latency_us": 1e-6,
           "time_s": 1.0, "time_ms": 1e-3, "time_us": 1e-6, "latency": 1.0, "time": 1.0}
 
 
-def seconds(found: list[Row], where: str) -> Callable[[Row], float | None]:
+def seconds(found: list[TableRow], where: str) -> Callable[[TableRow], float | None]:
     """How to read the time of a row: from the first column of latency_s, _ms, _us, time_s ...
 
     A plain `latency` or `time` is in seconds. The reader gives None where the cell is empty.
@@ -117,7 +117,7 @@ def seconds(found: list[Row], where: str) -> Callable[[Row], float | None]:
     return lambda row: row.number(column) * _TIMES[column] if row.text(column) else None
 
 
-def only(found: list[Row], column: str, wanted: str | None, option: str) -> list[Row]:
+def only(found: list[TableRow], column: str, wanted: str | None, option: str) -> list[TableRow]:
     """Rows whose cell is ``wanted`` (`*` stands for anything); without it, all if they agree.
 
     Raises

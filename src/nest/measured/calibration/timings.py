@@ -11,8 +11,8 @@ from pathlib import Path
 from nest.errors import InputError
 from nest.inputs.files import read_text
 from nest.measured.calibration import nccl
-from nest.measured.calibration.collectives import COLLECTIVES, Collective, Measured
-from nest.measured.calibration.table import Row, only, rows
+from nest.measured.calibration.collectives import COLLECTIVES, Collective, MeasuredCollective
+from nest.measured.calibration.table import TableRow, only, rows
 from nest.units import shorten
 
 NEEDED = ("collective", "n_ranks", "message_bytes")
@@ -26,7 +26,7 @@ _SPELLED: dict[str, Collective] = {
 
 
 @dataclass(frozen=True)
-class Asked:
+class TimingSelection:
     """What the user states about files that do not contain it, and which rows to use.
 
     Attributes
@@ -43,8 +43,8 @@ class Asked:
 
 
 def read_collectives(
-    paths: Sequence[str | os.PathLike[str]], asked: Asked = Asked()
-) -> tuple[tuple[Measured, ...], tuple[str, ...]]:
+    paths: Sequence[str | os.PathLike[str]], asked: TimingSelection = TimingSelection()
+) -> tuple[tuple[MeasuredCollective, ...], tuple[str, ...]]:
     """Measured collectives of several files, and notes on what was left out.
 
     Parameters
@@ -57,7 +57,7 @@ def read_collectives(
     InputError : a file cannot be read or lacks information, or no file holds a collective that NEST
     prices.
     """
-    found: list[Measured] = []
+    found: list[MeasuredCollective] = []
     left_out: Counter[str] = Counter()
     for path in paths:
         where = shorten(os.fspath(path), 300)[1:-1]
@@ -81,8 +81,8 @@ def read_collectives(
 
 
 def _named(
-    timings: list[nccl.Timing], file_name: str, asked: Asked, left_out: Counter[str]
-) -> list[Measured]:
+    timings: list[nccl.Timing], file_name: str, asked: TimingSelection, left_out: Counter[str]
+) -> list[MeasuredCollective]:
     """Timings, completed by what the user or the name of the file states."""
     in_name = next((name for name in COLLECTIVES if name in file_name.lower()), "")
     found = []
@@ -100,13 +100,14 @@ def _named(
             raise InputError(f"{each.place}: the output has no `# Rank` lines; needed: --ranks N "
                              "(and --nodes N)")
         if ranks > 1:
-            found.append(Measured(name, ranks, nodes, each.size, each.seconds, each.place))
+            found.append(MeasuredCollective(name, ranks, nodes, each.size, each.seconds,
+                                            each.place))
     return found
 
 
 def _from_table(
-    path: str | os.PathLike[str], asked: Asked, left_out: Counter[str]
-) -> list[Measured]:
+    path: str | os.PathLike[str], asked: TimingSelection, left_out: Counter[str]
+) -> list[MeasuredCollective]:
     table = rows(path, NEEDED)
     for column, wanted in (("gpu", asked.gpu), ("system", asked.system)):
         if wanted is not None or column in table[0].cells:
@@ -128,11 +129,11 @@ def _from_table(
                 left_out["without a time or of a single device"] += 1
                 continue
             nodes = row.whole("n_nodes") if row.text("n_nodes") else 0
-            found.append(Measured(name, ranks, nodes, size, taken, row.place))
+            found.append(MeasuredCollective(name, ranks, nodes, size, taken, row.place))
     return found
 
 
-def _seconds(row: Row, name: Collective, ranks: int, size: float) -> float | None:
+def _seconds(row: TableRow, name: Collective, ranks: int, size: float) -> float | None:
     """Time of a row, from bus bandwidth where no time is given.
 
     Factors of the bus bandwidth: NVIDIA/nccl-tests, doc/PERFORMANCE.md.

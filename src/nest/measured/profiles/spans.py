@@ -35,7 +35,7 @@ class Event(NamedTuple):
     """Its sequence number."""
 
 
-class Work(NamedTuple):
+class WorkSeconds(NamedTuple):
     """Seconds that a device, or the host where no device was traced, worked on a call."""
 
     name: str
@@ -45,7 +45,7 @@ class Work(NamedTuple):
     seconds: float
 
 
-class Owner(NamedTuple):
+class SpanOwner(NamedTuple):
     """What a piece of work belongs to."""
 
     layer: str | None
@@ -96,13 +96,14 @@ class Trace:
         self._starts = {thread: [event.start for event, _ in found]
                         for thread, found in self._threads.items()}
         self.work = [
-            Work(str(event.get("name")), *launched[key], 1e-6 * event["dur"]) for event in ran
+            WorkSeconds(str(event.get("name")), *launched[key],
+                        1e-6 * event["dur"]) for event in ran
             if (key := event.get("args", {}).get("correlation")) in launched]
         if not ran:
             self.work = self._host_work()
         self.work.sort(key=lambda one: one.at)
 
-    def _host_work(self) -> list[Work]:
+    def _host_work(self) -> list[WorkSeconds]:
         """Operators of the host, each without those inside it."""
         found = []
         for thread, events in self._threads.items():
@@ -113,10 +114,10 @@ class Trace:
             for place, (event, _) in enumerate(events):
                 if not MODULE.fullmatch(event.name):
                     own = max(0.0, event.stop - event.start - inside[place])
-                    found.append(Work(event.name, thread, event.start, 1e-6 * own))
+                    found.append(WorkSeconds(event.name, thread, event.start, 1e-6 * own))
         return found
 
-    def owner(self, work: Work) -> Owner:
+    def owner(self, work: WorkSeconds) -> SpanOwner:
         """What the events around a piece of work say of it."""
         layer, backward, number, optimizer = None, False, None, False
         for event in self._around(work.thread, work.at):
@@ -128,7 +129,7 @@ class Trace:
                 number = event.number
             if layer is None and (found := self.layer(event.name)):
                 layer = found
-        return Owner(layer, backward, number, optimizer)
+        return SpanOwner(layer, backward, number, optimizer)
 
     def layer(self, name: str) -> str | None:
         """The layer that an event stands for."""

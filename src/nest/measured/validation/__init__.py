@@ -9,9 +9,10 @@ row and why it is left out); `translate` turns a row into a question (`architect
 far measurements lie from prices, `document` writes the result.
 """
 
-from nest.measured.validation.pricing import Priced, price
+from nest.measured.validation.pricing import PricedRun, price
 from nest.measured.validation.runs import Run, read
 from nest.measured.validation.score import Report, Score, score
-from nest.measured.validation.translate import Question, question
+from nest.measured.validation.translate import RunQuestion, question
 
-__all__ = ["Priced", "Question", "Report", "Run", "Score", "price", "question", "read", "score"]
+__all__ = ["PricedRun", "Report", "Run", "RunQuestion", "Score", "price", "question", "read",
+           "score"]

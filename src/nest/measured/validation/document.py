@@ -7,7 +7,7 @@ import io
 import json
 from typing import Any
 
-from nest.measured.validation.pricing import Priced
+from nest.measured.validation.pricing import PricedRun
 from nest.measured.validation.score import Report, as_dict
 
 SCHEMA = "nest.validation/1"
@@ -33,7 +33,7 @@ def to_json(report: Report) -> str:
     return json.dumps(document, indent=2)
 
 
-def _row(row: Priced) -> dict[str, Any]:
+def _row(row: PricedRun) -> dict[str, Any]:
     return {
         "run_id": row.run.run_id,
         "measured_s": row.run.measured_s,

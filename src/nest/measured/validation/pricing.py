@@ -11,11 +11,11 @@ from nest.evaluation.plans import Plan
 from nest.inputs.device import Device
 from nest.inputs.job import Stack
 from nest.measured.validation.runs import Run
-from nest.measured.validation.translate import Question, facts, question
+from nest.measured.validation.translate import RunQuestion, facts, question
 
 
 @dataclass(frozen=True)
-class Priced:
+class PricedRun:
     """A run with its price."""
 
     run: Run
@@ -50,7 +50,7 @@ def price(
     runs: Sequence[Run],
     stacks: Mapping[str, Stack] | None = None,
     devices: Mapping[str, Device] | None = None,
-) -> list[Priced]:
+) -> list[PricedRun]:
     """Price runs, each distinct question once.
 
     Parameters
@@ -63,7 +63,7 @@ def price(
     list of Priced
         In the order of the runs; runs that cannot be priced have a reason.
     """
-    known: dict[Question, Plan | str] = {}
+    known: dict[RunQuestion, Plan | str] = {}
     result = []
     for run in runs:
         try:
@@ -82,22 +82,22 @@ def price(
     return result
 
 
-def _refused(run: Run, reason: str) -> Priced:
-    return Priced(run, None, None, None, None, None, {}, "", None, (), reason)
+def _refused(run: Run, reason: str) -> PricedRun:
+    return PricedRun(run, None, None, None, None, None, {}, "", None, (), reason)
 
 
-def _priced(run: Run, asked: Question, plan: Plan) -> Priced:
+def _priced(run: Run, asked: RunQuestion, plan: Plan) -> PricedRun:
     found = facts(run)
     shares = {name: seconds / plan.step_time_s
               for name, seconds in plan.breakdown_s.model_dump().items()}
     sure = plan.confidence
     low, high = (None, None) if sure is None else (sure.low_s, sure.high_s)
-    return Priced(run, plan.step_time_s, low, high, _memory(run, asked, plan),
+    return PricedRun(run, plan.step_time_s, low, high, _memory(run, asked, plan),
                   plan.feasible, shares, found.stack, (run.group, run.framework, asked),
                   found.remarks, None)
 
 
-def _memory(run: Run, asked: Question, plan: Plan) -> float:
+def _memory(run: Run, asked: RunQuestion, plan: Plan) -> float:
     """Bytes of a device, counted as the source counts them.
 
     Allocated: the plan's bytes. Reserved: also the fragments of the allocator, the stack's share of

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from nest.measured.validation.pricing import Priced
+from nest.measured.validation.pricing import PricedRun
 from nest.measured.validation.score import compare
 
 NINE_OF_TEN = 1.645
@@ -49,7 +49,7 @@ def span(models: Ratios, experts: bool) -> tuple[float, float]:
     return math.exp(center - half), math.exp(center + half)
 
 
-def ratios(priced: Iterable[Priced]) -> dict[tuple[str, bool], dict[str, list[float]]]:
+def ratios(priced: Iterable[PricedRun]) -> dict[tuple[str, bool], dict[str, list[float]]]:
     """Measured over priced seconds, by stack and whether there are experts, and by model.
 
     Measurements that contradict their neighbours are left out.

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
-from nest.measured.validation.pricing import Priced
+from nest.measured.validation.pricing import PricedRun
 from nest.measured.validation.statistics import mean, median, ordered, spearman
 
 
@@ -20,7 +20,7 @@ class Compared:
     group: str
     model: str
     framework: str
-    members: tuple[Priced, ...]
+    members: tuple[PricedRun, ...]
     measured_s: float
     predicted_s: float
     measured_memory: float | None
@@ -71,7 +71,7 @@ class Report:
     without_anomalous: dict[str, Score]
     """The same for groups with anomalous measurements, without these."""
     overall: Score
-    rows: tuple[Priced, ...]
+    rows: tuple[PricedRun, ...]
     compared: tuple[Compared, ...]
 
     @property
@@ -96,7 +96,7 @@ class Report:
         return found
 
 
-def score(priced: Sequence[Priced]) -> Report:
+def score(priced: Sequence[PricedRun]) -> Report:
     """Compare prices with measurements.
 
     Parameters
@@ -116,16 +116,16 @@ def score(priced: Sequence[Priced]) -> Report:
     )
 
 
-def compare(priced: Iterable[Priced]) -> list[Compared]:
+def compare(priced: Iterable[PricedRun]) -> list[Compared]:
     """Runs of one configuration and software version, put together."""
-    together: dict[object, list[Priced]] = {}
+    together: dict[object, list[PricedRun]] = {}
     for row in priced:
         if row.error is not None:
             together.setdefault(row.key, []).append(row)
     return [_compared(rows) for rows in together.values()]
 
 
-def _compared(rows: Sequence[Priced]) -> Compared:
+def _compared(rows: Sequence[PricedRun]) -> Compared:
     run = rows[0].run
     seconds = median(row.run.measured_s for row in rows if row.run.measured_s is not None)
     assert seconds is not None and rows[0].predicted_s is not None
@@ -137,7 +137,7 @@ def _compared(rows: Sequence[Priced]) -> Compared:
     )
 
 
-def score_of(rows: Sequence[Priced]) -> Score:
+def score_of(rows: Sequence[PricedRun]) -> Score:
     """Score of some rows as one group."""
     found = compare(rows)
     errors = [one.error for one in found]

@@ -23,7 +23,7 @@ from nest.measured.validation.software import stack, stack_name
 from nest.model import build_chain
 
 
-class Question(NamedTuple):
+class RunQuestion(NamedTuple):
     """Arguments of :func:`nest.evaluate`; ``nest.evaluate(*question)`` prices it."""
 
     model: Model
@@ -48,7 +48,7 @@ def question(
     run: Run,
     stacks: Mapping[str, Stack] | None = None,
     devices: Mapping[str, Device] | None = None,
-) -> Question:
+) -> RunQuestion:
     """All inputs of the price of a run.
 
     Parameters
@@ -65,7 +65,7 @@ def question(
     name = found.shape.device
     job = _job(run, stack(found.stack, stacks))
     on = devices[name] if devices and name in devices else device(name)
-    return Question(found.model, cluster(found.shape, on), job, found.configuration)
+    return RunQuestion(found.model, cluster(found.shape, on), job, found.configuration)
 
 
 ASYNC_TP = re.compile(r"\basync tp\b")

@@ -9,11 +9,11 @@ from pydantic import Field, model_validator
 
 from nest.inputs.base import Problems
 from nest.network.draft import Draft
-from nest.network.generators.fabric import Count, Fabric, Node, ports
+from nest.network.generators.fabric import Count, Node, SwitchedFabric, ports
 from nest.network.topology import Topology
 
 
-class Dragonfly(Fabric):
+class Dragonfly(SwitchedFabric):
     """Fields of `dragonfly`."""
 
     a: Count = Field(description="routers of a group")

@@ -46,7 +46,7 @@ class Generator(Description, ABC):
         """
 
 
-class Fabric(Generator):
+class SwitchedFabric(Generator):
     """Fields of all networks whose devices reach each other through switches."""
 
     device: DeviceType = Field(
@@ -97,7 +97,7 @@ def port_rate(given: dict[str, Any], usual: float) -> float:
 
 
 def ports(
-    draft: Draft, fabric: Fabric, count: int, node: int, word: str = "node"
+    draft: Draft, fabric: SwitchedFabric, count: int, node: int, word: str = "node"
 ) -> list[int]:
     """Add devices with their nodes; return the fabric's attachment point of each.
 

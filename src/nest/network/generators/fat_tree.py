@@ -8,11 +8,11 @@ from pydantic import Field, model_validator
 
 from nest.inputs.base import Problems, Whole
 from nest.network.draft import Draft
-from nest.network.generators.fabric import Fabric, Node, Ratio, ports
+from nest.network.generators.fabric import Node, Ratio, SwitchedFabric, ports
 from nest.network.topology import Topology
 
 
-class FatTree(Fabric):
+class FatTree(SwitchedFabric):
     """Fields of `fat_tree`."""
 
     k: Annotated[Whole, Field(ge=2, le=256)] = Field(description="ports of a switch, even")

@@ -7,11 +7,11 @@ from typing import Any
 from pydantic import Field
 
 from nest.network.draft import Draft
-from nest.network.generators.fabric import Count, Fabric, Node, Ratio, ports
+from nest.network.generators.fabric import Count, Node, Ratio, SwitchedFabric, ports
 from nest.network.topology import Topology
 
 
-class Spines(Fabric):
+class Spines(SwitchedFabric):
     """Fields of networks whose leaf switches are joined by spine switches."""
 
     spines: Count = Field(4, description="spine switches, each linked to every leaf (chosen)")

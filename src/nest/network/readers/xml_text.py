@@ -12,7 +12,7 @@ from nest.inputs.files import DEEPEST
 MOST_ELEMENTS = 1_000_000
 
 
-class _Refused(ValueError):
+class _RefusedXml(ValueError):
     """The text is well formed but not accepted."""
 
 
@@ -27,15 +27,15 @@ class _Guard:
         self.depth += 1
         self.elements += 1
         if self.depth > DEEPEST:
-            raise _Refused(f"nested more than {DEEPEST} deep; allowed: {DEEPEST}")
+            raise _RefusedXml(f"nested more than {DEEPEST} deep; allowed: {DEEPEST}")
         if self.elements > MOST_ELEMENTS:
-            raise _Refused(f"got more than {MOST_ELEMENTS} elements; allowed: {MOST_ELEMENTS}")
+            raise _RefusedXml(f"got more than {MOST_ELEMENTS} elements; allowed: {MOST_ELEMENTS}")
 
     def end(self, tag: str) -> None:
         self.depth -= 1
 
     def refuse(self, *_: Any) -> int:
-        raise _Refused(
+        raise _RefusedXml(
             "got a document type or an entity (<!DOCTYPE, <!ENTITY); allowed: XML without them"
         )
 
@@ -62,7 +62,7 @@ def parse_xml(text: str, where: str) -> ElementTree.Element:
         # text, not bytes: whatever encoding the file declares, both passes read the same
         parser.Parse(text, True)
         return ElementTree.fromstring(text)
-    except _Refused as error:
+    except _RefusedXml as error:
         place = f"line {parser.CurrentLineNumber}"
         raise InputError(f"{where}: {place}: {error}") from None
     except (expat.ExpatError, ElementTree.ParseError) as error:

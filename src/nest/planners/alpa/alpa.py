@@ -20,7 +20,7 @@ from nest.inputs.model import Model
 from nest.inputs.profile import Profile
 from nest.inputs.space import SearchSpace
 from nest.model.legality import divisors
-from nest.planners.alpa.inter import Inter, Pipeline
+from nest.planners.alpa.inter import AlpaPipeline, Inter
 from nest.planners.alpa.stages import Meshes, Option
 from nest.planners.flat import chain_for, policies
 
@@ -89,7 +89,7 @@ class Alpa:
 
 
 def _configuration(
-    meshes: Meshes, pipeline: Pipeline, options: list[Option], micro_batch: int, recompute: str
+    meshes: Meshes, pipeline: AlpaPipeline, options: list[Option], micro_batch: int, recompute: str
 ) -> Configuration:
     """The pipeline on its meshes."""
     path = [0, *(stage.cuts[1] for stage in pipeline.stages)]

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from nest.planners.flat import Array, Ints
 
 
-class Table(NamedTuple):
+class StageTable(NamedTuple):
     """All stages on all meshes."""
 
     first: Ints
@@ -34,7 +34,7 @@ class Table(NamedTuple):
     """Most stages from this one to the end, itself included, for which memory suffices; (P, C)."""
 
 
-class Stage(NamedTuple):
+class AlpaStage(NamedTuple):
     """One stage of a pipeline."""
 
     cuts: tuple[int, int]
@@ -42,11 +42,11 @@ class Stage(NamedTuple):
     way: int
 
 
-class Pipeline(NamedTuple):
+class AlpaPipeline(NamedTuple):
     """The pass's own estimate of a step, and its stages."""
 
     seconds: float
-    stages: tuple[Stage, ...]
+    stages: tuple[AlpaStage, ...]
 
 
 class _Filled(NamedTuple):
@@ -76,7 +76,8 @@ class Inter:
     """
 
     def __init__(
-        self, table: Table, cuts: int, devices: int, starts: dict[int, Ints], micro_batches: int,
+        self, table: StageTable, cuts: int, devices: int, starts: dict[int, Ints],
+        micro_batches: int,
         depths: Sequence[int] | None = None, tolerance: float = 0.0,
     ) -> None:
         self.table, self.cuts, self.devices, self.starts = table, cuts, devices, starts
@@ -88,7 +89,7 @@ class Inter:
         self.fastest = {size: self.least[:, ways].min(axis=1) if len(ways) else
                         np.full(len(table.first), np.inf) for size, ways in self.meshes}
 
-    def best(self, limit: float = math.inf) -> Pipeline | None:
+    def best(self, limit: float = math.inf) -> AlpaPipeline | None:
         """The pipeline with the least latency, if it takes less than ``limit`` seconds a step."""
         values = np.unique(self.least[np.isfinite(self.least)])
         low, found = self._shortest_limit(values), None
@@ -208,7 +209,7 @@ class Inter:
         place = np.ix_(first[groups], starts)
         now[place] = np.minimum(now[place], least)
 
-    def _trace(self, filled: _Filled, limit: float) -> Pipeline:
+    def _trace(self, filled: _Filled, limit: float) -> AlpaPipeline:
         """The stages with the least total."""
         cut, start, stages, longest = 0, 0, [], 0.0
         choices = self._choices(limit)
@@ -224,8 +225,8 @@ class Inter:
                 if len(hit):
                     row, way = hit[0]
                     end = int(self.table.end[rows[here][row]])
-                    stages.append(Stage((cut, end), start, int(ways[way])))
+                    stages.append(AlpaStage((cut, end), start, int(ways[way])))
                     longest = max(longest, float(cost[row, way]))
                     cut, start = end, start + size
                     break
-        return Pipeline(filled.total + (self.batches - 1) * longest, tuple(stages))
+        return AlpaPipeline(filled.total + (self.batches - 1) * longest, tuple(stages))

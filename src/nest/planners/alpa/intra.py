@@ -40,7 +40,7 @@ class Mesh(NamedTuple):
     """Samples of a micro-batch on each device."""
 
 
-class Sharding(NamedTuple):
+class AlpaSharding(NamedTuple):
     """The choices of the program that a configuration can express."""
 
     pair: Pair
@@ -49,7 +49,7 @@ class Sharding(NamedTuple):
     """Parameters are sharded over the batch axis too (ZeRO-3)."""
 
 
-class Product(NamedTuple):
+class AlpaProduct(NamedTuple):
     """A large operator; the others follow their neighbours (section 4.2)."""
 
     taken: float
@@ -60,18 +60,18 @@ class Product(NamedTuple):
     """The attention core: sharded by heads, else it would be computed n1 times."""
 
 
-def products(layer: Layer, seq_len: int) -> list[list[Product]]:
+def products(layer: Layer, seq_len: int) -> list[list[AlpaProduct]]:
     """Paths of a layer from the residual to the residual, as operators that follow each other.
 
     Products of one input are one operator: their input gradients are summed before they travel.
     Experts are left out: :func:`shard` distributes them.
     """
-    paths: list[list[Product]] = [[]]
+    paths: list[list[AlpaProduct]] = [[]]
     for op in layer.operators:
         rows = op.positions if op.positions and op.type != "attention" else (
             layer.tokens or seq_len)
         if op.type in ("attention", "scan"):
-            paths[-1].append(Product(0.0, 0.0, True))
+            paths[-1].append(AlpaProduct(0.0, 0.0, True))
         elif op.type == "gemm" and op.split in ("column", "row"):
             taken, given = float(rows * op.depth), float(rows * (op.width if op.depth else 0))
             if not op.depth:  # a look-up in a table divided by rows: its output is summed
@@ -80,7 +80,7 @@ def products(layer: Layer, seq_len: int) -> list[list[Product]]:
             if op.split == "column" and op.depth and before and before.taken and not before.heads:
                 paths[-1][-1] = before._replace(given=before.given + given)
                 continue
-            paths[-1].append(Product(taken, given, False))
+            paths[-1].append(AlpaProduct(taken, given, False))
             if op.split == "row" or not op.depth:
                 paths.append([])
     return [path for path in paths if path]
@@ -98,7 +98,7 @@ GIVES = (SHARDED, SHARDED, REPLICATED, SHARDED)
 
 def shard(
     chain: Chain, view: Cluster, job: Job, mesh: Mesh, pairs: Sequence[Pair], replicate: bool
-) -> Sharding:
+) -> AlpaSharding:
     """Choose strategies for all layers of a model on a mesh, with the least communication.
 
     Layers of a kind take the same strategies, and all share the layout of the residual: a model
@@ -120,12 +120,12 @@ def shard(
     if mesh.operators > 1:
         for kind, count in zip(chain.kinds, times, strict=True):
             for path in products(kind, job.seq_len) if count else ():
-                add_path(nodes, edges, path, Traffic(view, job, mesh, count))
+                add_path(nodes, edges, path, AlpaTraffic(view, job, mesh, count))
     chosen = solve(nodes, edges)
     return ways[chosen[0]]
 
 
-class Traffic:
+class AlpaTraffic:
     """Seconds of collectives over axis 1, forward and backward, of one kind of layer."""
 
     def __init__(self, view: Cluster, job: Job, mesh: Mesh, count: float) -> None:
@@ -146,7 +146,7 @@ class Traffic:
         size = np.array([elements * self.bytes])
         return self.count * float(all_gather(size, self.network, self.group)[0])
 
-    def product(self, product: Product) -> Array:
+    def product(self, product: AlpaProduct) -> Array:
         """Seconds of each strategy of a product."""
         if product.heads:
             return np.zeros(1)
@@ -162,7 +162,7 @@ class Traffic:
 
 
 def add_path(
-    nodes: list[Array], edges: list[Edge], path: Sequence[Product], traffic: Traffic
+    nodes: list[Array], edges: list[Edge], path: Sequence[AlpaProduct], traffic: AlpaTraffic
 ) -> None:
     """The operators of a path between the residual, node 1, and itself."""
     gives: tuple[int, ...] = (REPLICATED, SHARDED)
@@ -181,9 +181,9 @@ def add_path(
 def _weights(
     chain: Chain, view: Cluster, job: Job, mesh: Mesh, pairs: Sequence[Pair], replicate: bool,
     times: Array,
-) -> tuple[Array, list[Sharding]]:
+) -> tuple[Array, list[AlpaSharding]]:
     """Costs of holding parameters: gradients, gathers, and tokens that travel to experts."""
-    ways = [Sharding(pair, parameters) for pair in pairs
+    ways = [AlpaSharding(pair, parameters) for pair in pairs
             for parameters in ((False, True) if replicate else (True,))]
     ep, etp = np.array([way.pair for way in ways]).T
     one = np.ones_like(ep)

@@ -21,7 +21,7 @@ from nest.inputs.job import Stack
 from nest.planners.flat import Array, Ints
 
 
-class Figures(NamedTuple):
+class AlpaLayerSeconds(NamedTuple):
     """Seconds of a layer, as in :class:`nest.costs.stage.LayerSeconds`; (C,), stacked (K, C)."""
 
     free_forward: Array
@@ -37,9 +37,9 @@ class Figures(NamedTuple):
     """Per step: optimizer, and exchange of gradients with other copies of a tied embedding."""
 
 
-def figures(c: LayerCosts) -> Figures:
+def figures(c: LayerCosts) -> AlpaLayerSeconds:
     """One layer under C options."""
-    return Figures(
+    return AlpaLayerSeconds(
         free_forward=c.free_forward,
         forward=c.forward + c.tp_forward + c.cp_forward + c.ep_forward + c.slowed_forward,
         free_backward=c.free_backward,
@@ -51,7 +51,7 @@ def figures(c: LayerCosts) -> Figures:
 
 
 def alone(
-    each: Figures, order: Ints, starts: Ints, batches: int, stack: Stack
+    each: AlpaLayerSeconds, order: Ints, starts: Ints, batches: int, stack: Stack
 ) -> Iterator[Array]:
     """Seconds of a micro-batch on stages of 1, 2, ... layers, alone on their meshes.
 
@@ -86,7 +86,7 @@ class _Walk:
     :meth:`latency` adds them: the traffic during the last layer, and between passes.
     """
 
-    def __init__(self, each: Figures, order: Ints, starts: Ints, stack: Stack) -> None:
+    def __init__(self, each: AlpaLayerSeconds, order: Ints, starts: Ints, stack: Stack) -> None:
         self._each, self._order, self._starts, self._stack = each, order, starts, stack
         self._last = 0
         first = self._seen(0)

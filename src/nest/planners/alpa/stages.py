@@ -24,15 +24,15 @@ from nest.inputs.job import Job
 from nest.inputs.space import SearchSpace
 from nest.model import Chain, boundary_bytes
 from nest.model.legality import expert_problem, tensor_degrees
-from nest.planners.alpa.inter import Table
+from nest.planners.alpa.inter import StageTable
 from nest.planners.alpa.intra import Mesh, Pair, shard
 from nest.planners.alpa.layers import clusters
-from nest.planners.alpa.profile import Figures, alone, figures
+from nest.planners.alpa.profile import AlpaLayerSeconds, alone, figures
 from nest.planners.flat import (
     Array,
     Cuts,
     Ints,
-    Way,
+    LayerSplit,
     body_prices,
     full_allowed,
     legal_starts,
@@ -47,13 +47,13 @@ class Option(NamedTuple):
 
     mesh: int
     """Devices."""
-    way: Way
+    way: LayerSplit
     zero: int
     alone: bool
     """Only if one stage holds the whole model: the stack has no such ZeRO stage in pipelines."""
 
 
-class Held(NamedTuple):
+class AlpaLayerBytes(NamedTuple):
     """Bytes of a layer under C options, (C,), stacked (K, C): what adds up, and what does not."""
 
     resident: Array
@@ -93,7 +93,8 @@ class Meshes:
         """
         chain, job = self.chain, self.job
         fewest = 1 if chain.profile is None else chain.profile.degrees[0]
-        prices = body_prices(chain, self.view, job, [Way(fewest, fewest > 1, 1, fewest)], [1])
+        prices = body_prices(chain, self.view, job, [LayerSplit(fewest, fewest > 1, 1, fewest)],
+                             [1])
         work = prices.forward[np.array(chain.order), 0]
         received = np.array([boundary_bytes(chain, job, (1 << n) - 1) for n in range(len(chain))])
         return Cuts(chain, job, [(1 << n) - 1 for n in clusters(work, received)])
@@ -113,7 +114,7 @@ class Meshes:
                 mesh = Mesh(ranks, tp, micro_batch // ranks)
                 for replicate in (True, False):
                     chosen = shard(self.chain, self.view, self.job, mesh, pairs, replicate)
-                    way = Way(tp, sp, *chosen.pair)
+                    way = LayerSplit(tp, sp, *chosen.pair)
                     found += [Option(size, way, zero, alone)
                               for zero, alone in self._zeros(chosen.parameters)]
         return list(dict.fromkeys(found))
@@ -136,7 +137,7 @@ class Meshes:
         found = [(zero, False) for zero in piped[:1]]
         return found if allowed[:1] == piped[:1] else [*found, (allowed[0], True)]
 
-    def table(self, micro_batch: int, options: Sequence[Option], recompute: str) -> Table:
+    def table(self, micro_batch: int, options: Sequence[Option], recompute: str) -> StageTable:
         """Latency and memory of every stage under every option.
 
         The latency is that of the stage alone (:func:`nest.planners.alpa.profile.alone`); with s
@@ -159,9 +160,9 @@ class Meshes:
             rows.append((np.full(len(deepest), i), cuts.after(i), latencies[i], deepest))
         first, end, seconds, deepest = (np.concatenate(part) for part in zip(*rows, strict=True))
         mesh = np.array([option.mesh for option in options], dtype=np.int64)
-        return Table(first, end, mesh, seconds, deepest)
+        return StageTable(first, end, mesh, seconds, deepest)
 
-    def _latencies(self, each: Figures, batches: int) -> list[Array]:
+    def _latencies(self, each: AlpaLayerSeconds, batches: int) -> list[Array]:
         """Seconds of a micro-batch on the stages that begin at each cut, by the cut they end at."""
         stack, chain = self.job.stack, self.chain
         layers = np.array([mask.bit_count() for mask in self.cuts.masks])
@@ -180,7 +181,7 @@ class Meshes:
 
     def _kinds(
         self, micro_batch: int, options: Sequence[Option], recompute: str
-    ) -> tuple[Figures, Held]:
+    ) -> tuple[AlpaLayerSeconds, AlpaLayerBytes]:
         """Each kind of layer under each option; (K, C)."""
         mesh, zero = (np.array([getattr(o, name) for o in options]) for name in ("mesh", "zero"))
         tp, sp, ep, etp = (np.array(column) for column in zip(
@@ -196,8 +197,8 @@ class Meshes:
         priced = [layer_costs(kind, body, state, s) for kind in self.chain.kinds]
         held = [(c.parameters + c.gradients + c.optimizer, c.activations, c.work, c.buffers)
                 for c in priced]
-        return (Figures(*map(np.stack, zip(*map(figures, priced), strict=True))),
-                Held(*map(np.stack, zip(*held, strict=True))))
+        return (AlpaLayerSeconds(*map(np.stack, zip(*map(figures, priced), strict=True))),
+                AlpaLayerBytes(*map(np.stack, zip(*held, strict=True))))
 
 
 def submeshes(view: Cluster) -> list[int]:

@@ -38,8 +38,8 @@ from nest.inputs.space import SearchSpace
 from nest.model.legality import (
     sequence_problem,
 )
-from nest.planners.exhaustive.grid import Grid, Point
-from nest.planners.exhaustive.table import Best, Table
+from nest.planners.exhaustive.grid import Grid, GridPoint
+from nest.planners.exhaustive.table import Best, PointTable
 
 CHUNK = 20_000
 """Points priced at once (chosen: some 50 MB of arrays)."""
@@ -70,7 +70,7 @@ class Exhaustive:
         return evaluate(model, cluster, job, grid.configuration(point))
 
 
-def best(grid: Grid) -> Point | None:
+def best(grid: Grid) -> GridPoint | None:
     """Visit all points, by number of stages."""
     found = Best()
     if sequence_problem(grid.chain, grid.job) is None and grid.space.allows("cp", 1):
@@ -86,6 +86,6 @@ def _visit(grid: Grid, pp: int, best: Best) -> None:
     layouts = grid.layouts(pp)
     rows = grid.rows(layouts)
     for start in range(0, len(rows), CHUNK):
-        table = Table(grid, pp, layouts, rows[start:start + CHUNK])
+        table = PointTable(grid, pp, layouts, rows[start:start + CHUNK])
         for schedule, vpp in grid.ways(pp):
             table.visit(schedule, vpp, best)

@@ -22,13 +22,13 @@ from nest.model.legality import (
     tensor_degrees,
     tp_problem,
 )
-from nest.planners.prices import Price, Prices, aligned_everywhere
+from nest.planners.prices import PlannerPrices, Price, aligned_everywhere
 
 POLICIES = {"none": 0, "selective": CORE_ATTN, "full": FULL}
 """Recompute of the grid; Calculon's none, attn_only and full."""
 
 
-class Layout(NamedTuple):
+class GridDivision(NamedTuple):
     """A division of the devices for one number of stages."""
 
     pp: int
@@ -44,10 +44,10 @@ class Layout(NamedTuple):
         return self.tp * self.dp_in
 
 
-class Point(NamedTuple):
+class GridPoint(NamedTuple):
     """One configuration of the grid."""
 
-    layout: Layout
+    layout: GridDivision
     mbs: int
     zero: int
     recompute: str
@@ -69,9 +69,9 @@ class Grid:
     def __post_init__(self) -> None:
         self.setting = setting(self.cluster, self.job)
         self.limit = limit_bytes(self.cluster.device, self.job)
-        self.prices = Prices(self.chain, self.cluster, self.job)
+        self.prices = PlannerPrices(self.chain, self.cluster, self.job)
 
-    def configuration(self, point: Point) -> Configuration:
+    def configuration(self, point: GridPoint) -> Configuration:
         """A point as a configuration of layers and devices."""
         n = point.layout
         return even_configuration(
@@ -80,13 +80,13 @@ class Grid:
             recompute=point.recompute,  # type: ignore[arg-type]
             vpp=point.vpp, schedule=point.schedule)  # type: ignore[arg-type]
 
-    def price(self, point: Point) -> Price:
+    def price(self, point: GridPoint) -> Price:
         """Price of a point, equal to that of ``evaluate``."""
         return self.prices.price(self.configuration(point))
 
     # ------------------------------------------------------------ what is in the grid
 
-    def layouts(self, pp: int) -> list[Layout]:
+    def layouts(self, pp: int) -> list[GridDivision]:
         """Legal ways to divide the devices among ``pp`` stages."""
         chain, space, size = self.chain, self.space, self.cluster.size
         found = []
@@ -102,7 +102,7 @@ class Grid:
                 for dp_in in dict.fromkeys((dp, inner)):
                     if dp % dp_in or tp * dp_in % (ep * etp):
                         continue
-                    layout = Layout(pp, tp, sp, ep, etp, dp_in, dp // dp_in)
+                    layout = GridDivision(pp, tp, sp, ep, etp, dp_in, dp // dp_in)
                     if self._in_space(layout) and self._aligned(layout):
                         found.append(layout)
         return list(dict.fromkeys(found))
@@ -116,10 +116,10 @@ class Grid:
                 if self.space.allows("ep", ep) and self.space.allows("etp", etp)
                 and not expert_problem(self.chain, ep, etp)]
 
-    def _in_space(self, n: Layout) -> bool:
+    def _in_space(self, n: GridDivision) -> bool:
         return self.space.allows("dp_in", n.dp_in) and self.space.allows("outer_dp", n.outer_dp)
 
-    def _aligned(self, n: Layout) -> bool:
+    def _aligned(self, n: GridDivision) -> bool:
         stride = self.cluster.size // n.outer_dp
         return all(aligned_everywhere(s * n.block, n.block, n.outer_dp, stride,
                                       self.cluster.group_sizes) for s in range(n.pp))
@@ -138,7 +138,7 @@ class Grid:
                 yield from ((name, vpp) for vpp in divisors((last - first) // pp)
                             if vpp > 1 and self.space.allows("vpp", vpp))
 
-    def rows(self, layouts: Sequence[Layout]) -> list[tuple[int, int, int, str]]:
+    def rows(self, layouts: Sequence[GridDivision]) -> list[tuple[int, int, int, str]]:
         """Layout, micro-batch of a device, ZeRO stage and recompute of every point."""
         space, stack = self.space, self.job.stack
         again = [name for name in POLICIES if space.allows("recompute", name)

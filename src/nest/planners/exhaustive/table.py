@@ -26,7 +26,7 @@ from nest.forms.orders import warm_up
 from nest.inputs.job import Stack
 from nest.model import boundary_bytes, relay_bytes
 from nest.model.legality import interleaved_chunks
-from nest.planners.exhaustive.grid import POLICIES, Grid, Layout, Point
+from nest.planners.exhaustive.grid import POLICIES, Grid, GridDivision, GridPoint
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -36,12 +36,12 @@ class Best:
     """The fastest point that fits, and the one that lacks the fewest bytes; the first of equals."""
 
     seconds: float = math.inf
-    point: Point | None = None
+    point: GridPoint | None = None
     short: float = math.inf
-    nearest: Point | None = None
+    nearest: GridPoint | None = None
 
 
-class Figures(NamedTuple):
+class LayerFigures(NamedTuple):
     """Of layers; arrays that add up, and two that do not; (R,)."""
 
     seconds: Floats
@@ -64,14 +64,14 @@ class Figures(NamedTuple):
     """Largest, not summed."""
 
 
-SUMMED = len(Figures._fields) - 2
-"""The first so many fields of :class:`Figures` add up over layers."""
+SUMMED = len(LayerFigures._fields) - 2
+"""The first so many fields of :class:`LayerFigures` add up over layers."""
 
 
-def figures(c: LayerCosts, zero: Ints, stack: Stack) -> Figures:
+def figures(c: LayerCosts, zero: Ints, stack: Stack) -> LayerFigures:
     """One layer under all points; ``zero`` is the ZeRO stage of each."""
     traffic = c.gathered + c.regathered + c.scattered
-    return Figures(
+    return LayerFigures(
         seconds=(c.forward + c.tp_forward + c.ep_forward
                  + c.backward + c.recompute + c.tp_backward + c.ep_backward
                  + c.slowed_forward + c.slowed_backward),
@@ -84,23 +84,23 @@ def figures(c: LayerCosts, zero: Ints, stack: Stack) -> Figures:
     )
 
 
-class Stages(NamedTuple):
+class ChunkStages(NamedTuple):
     """The chunks of S stages, and their sums."""
 
-    first: list[Figures]
+    first: list[LayerFigures]
     """Of the first chunk."""
-    all: list[Figures]
+    all: list[LayerFigures]
     trailing: list[Floats]
     """Of the first layers of all chunks."""
     kept: list[list[Floats]]
     """Bytes of a micro-batch in flight, by chunk."""
 
 
-class Table:
+class PointTable:
     """Points of one number of stages as arrays; each layer kind priced for all of them."""
 
     def __init__(
-        self, grid: Grid, pp: int, layouts: Sequence[Layout],
+        self, grid: Grid, pp: int, layouts: Sequence[GridDivision],
         rows: Sequence[tuple[int, int, int, str]],
     ) -> None:
         self.grid, self.pp, self.layouts, self.rows = grid, pp, layouts, rows
@@ -112,7 +112,7 @@ class Table:
              (n.tp, n.sp, n.ep, n.etp, n.dp_in, n.outer_dp, n.block,
               grid.cluster.size // n.outer_dp) for n in layouts], dtype=np.int64)[number].T
         self.micro_batches = grid.job.global_batch // (self.outer_dp * self.dp_in * self.mbs)
-        self._priced: dict[tuple[int, ...], list[Figures]] = {}
+        self._priced: dict[tuple[int, ...], list[LayerFigures]] = {}
 
     def visit(self, schedule: str, vpp: int, best: Best) -> None:
         """Keep the best of these points under a schedule."""
@@ -136,7 +136,7 @@ class Table:
             if seconds < best.seconds:
                 best.seconds, best.point = seconds, point
 
-    def bound(self, stages: Stages) -> Floats:
+    def bound(self, stages: ChunkStages) -> Floats:
         """Lower bound of the seconds of each point under any schedule; (R,).
 
         A stage waits until the first micro-batch has passed the first chunk of all earlier stages,
@@ -155,7 +155,7 @@ class Table:
         return np.asarray(np.maximum(0.0, first.wait) + longest + np.maximum(0.0, first.left)
                           + stages.all[0].update)
 
-    def memory(self, stages: Stages, schedule: str, vpp: int) -> Floats:
+    def memory(self, stages: ChunkStages, schedule: str, vpp: int) -> Floats:
         """Bytes on a device of each stage; (R, S)."""
         each, of = np.unique(self.micro_batches, return_inverse=True)
         in_flight, found = SCHEDULES[schedule].in_flight, []
@@ -174,9 +174,9 @@ class Table:
             found.append(total.resident + total.work + total.buffers + held)
         return np.stack(found, axis=1)
 
-    def _point(self, row: int, schedule: str, vpp: int) -> Point:
+    def _point(self, row: int, schedule: str, vpp: int) -> GridPoint:
         number, mbs, zero, recompute = self.rows[row]
-        return Point(self.layouts[number], mbs, zero, recompute, schedule, vpp)
+        return GridPoint(self.layouts[number], mbs, zero, recompute, schedule, vpp)
 
     # ------------------------------------------------------------ stages
 
@@ -197,10 +197,10 @@ class Table:
                    for chunks in self._chunks(vpp) for a, b in chunks)
         return allowed is None or most <= allowed.largest
 
-    def stages(self, vpp: int) -> Stages:
+    def stages(self, vpp: int) -> ChunkStages:
         """Figures of every stage and of its chunks."""
-        chain, found = self.grid.chain, Stages([], [], [], [])
-        known: dict[tuple[object, ...], Figures] = {}
+        chain, found = self.grid.chain, ChunkStages([], [], [], [])
+        known: dict[tuple[object, ...], LayerFigures] = {}
         for s, chunks in enumerate(self._chunks(vpp)):
             places = self._places(s)
             priced, parts = self._prices(places), []
@@ -240,7 +240,7 @@ class Table:
             found.append(classes.index(classes[stage]))
         return tuple(found)
 
-    def _prices(self, places: tuple[int, ...]) -> list[Figures]:
+    def _prices(self, places: tuple[int, ...]) -> list[LayerFigures]:
         """Every layer kind on the places given, one a layout; fields of shape (R,)."""
         if places not in self._priced:
             grid = self.grid
@@ -263,12 +263,12 @@ class Table:
         return self._priced[places]
 
 
-def _together(parts: Sequence[tuple[Figures, int]]) -> Figures:
+def _together(parts: Sequence[tuple[LayerFigures, int]]) -> LayerFigures:
     """Figures of layers or chunks with multiplicities."""
-    return Figures(*(
+    return LayerFigures(*(
         reduce(np.add if f < SUMMED else np.maximum,
                [(n if f < SUMMED else 1) * part[f] for part, n in parts])
-        for f in range(len(Figures._fields))))
+        for f in range(len(LayerFigures._fields))))
 
 
 @lru_cache(maxsize=1000)

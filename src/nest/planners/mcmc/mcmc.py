@@ -45,10 +45,10 @@ from nest.limits import count_problem
 from nest.model import Chain
 from nest.model.legality import divisors
 from nest.planners.manual import Manual
-from nest.planners.mcmc.moves import Moves
+from nest.planners.mcmc.moves import Proposals
 from nest.planners.membership import outside
-from nest.planners.prices import Price, Prices
-from nest.planners.reconfigurable import DirectLinks, Fabric
+from nest.planners.prices import PlannerPrices, Price
+from nest.planners.reconfigurable import DirectLinks, ReconfigurablePrices
 
 State = TypeVar("State")
 
@@ -139,7 +139,7 @@ class Mcmc:
         chain = chain_of(model)
         rng = random.Random(self.seed)
         if self.links is None:
-            prices = Prices(chain, cluster, job)
+            prices = PlannerPrices(chain, cluster, job)
             search = _Search(self, chain, cluster, job, space, prices.price)
             best = search.run(rng, self.proposals, search.starts(rng))
             return evaluate(model, cluster, job, best)
@@ -154,7 +154,7 @@ class Mcmc:
         The first round gives every pair of the level all its bandwidth.
         """
         assert self.links is not None
-        fabric = Fabric(chain, cluster, job, self.links)
+        fabric = ReconfigurablePrices(chain, cluster, job, self.links)
         found: list[Plan] = []
         start: list[Configuration] = []
         for _ in range(self.rounds):
@@ -177,8 +177,8 @@ class _Search:
     ) -> None:
         self.options, self.chain, self.cluster, self.job = options, chain, cluster, job
         self.space, self.price = space, price
-        self.prices = Prices(chain, cluster, job)
-        self.moves = Moves(chain, cluster, job, space, self.prices)
+        self.prices = PlannerPrices(chain, cluster, job)
+        self.moves = Proposals(chain, cluster, job, space, self.prices)
         self._last: list[tuple[Configuration, Price]] = []
 
     def starts(self, rng: random.Random) -> list[Configuration]:

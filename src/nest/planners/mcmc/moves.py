@@ -26,7 +26,7 @@ from nest.inputs.space import PLAIN, SearchSpace
 from nest.model import Chain
 from nest.model.legality import divisors, interleaved_chunks
 from nest.planners.membership import outside
-from nest.planners.prices import Prices, degrees_of
+from nest.planners.prices import PlannerPrices, degrees_of
 
 Stages = tuple[StageConfiguration, ...]
 Move = Callable[[random.Random, Configuration], Configuration | None]
@@ -37,11 +37,11 @@ FARTHEST = 3
 """Layers that a cut moves at once, at most (chosen)."""
 
 
-class Moves:
+class Proposals:
     """Proposals for one model, cluster, job and space."""
 
     def __init__(
-        self, chain: Chain, cluster: Cluster, job: Job, space: SearchSpace, prices: Prices
+        self, chain: Chain, cluster: Cluster, job: Job, space: SearchSpace, prices: PlannerPrices
     ) -> None:
         self.chain, self.cluster, self.job, self.space = chain, cluster, job, space
         self.prices = prices

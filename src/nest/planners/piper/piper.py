@@ -29,13 +29,13 @@ from nest.planners.flat import (
     BodyPrices,
     Cuts,
     Ints,
-    Way,
+    LayerSplit,
     body_prices,
     chain_for,
     legal_starts,
     ways,
 )
-from nest.planners.piper.stages import Column, Stages
+from nest.planners.piper.stages import Column, PiperStages
 
 FIXED: dict[str, Any] = {"outer_dp": 1, "cp": 1, "vpp": 1, "zero": 0, "schedule": "1f1b"}
 TOLERANCE = 1e-12
@@ -85,7 +85,7 @@ class Piper:
 
     def choose(
         self, chain: Chain, cluster: Cluster, job: Job, space: SearchSpace
-    ) -> tuple[Pipeline, float, int] | None:
+    ) -> tuple[PiperPipeline, float, int] | None:
         """The best stages by the method's own estimate, its seconds of a step, and micro_batch."""
         cuts = Cuts(chain, job, chain.downsets())
         found = ways(chain, cluster, job, space)
@@ -98,7 +98,7 @@ class Piper:
                 if not pairs:
                     continue
                 at = [n for n, _ in pairs]
-                stages = Stages(cuts, cluster, job, space, [(found[n], d) for n, d in pairs],
+                stages = PiperStages(cuts, cluster, job, space, [(found[n], d) for n, d in pairs],
                                 BodyPrices(*(column[:, at] for column in prices)), mbs, common)
                 pipeline = Devices(stages, cluster, space, batches).best(best / batches)
                 if pipeline is not None:
@@ -108,7 +108,7 @@ class Piper:
 
 
 def _columns(
-    found: Sequence[Way], cluster: Cluster, space: SearchSpace, mbs: int, common: int
+    found: Sequence[LayerSplit], cluster: Cluster, space: SearchSpace, mbs: int, common: int
 ) -> list[tuple[int, int]]:
     """Ways by number, with the data-parallel degrees that ``common`` is a multiple of."""
     if not space.allows("micro_batch", mbs * common):
@@ -118,7 +118,7 @@ def _columns(
     return [(n, d) for n, way in enumerate(found) for d in degrees if way.tp * d <= cluster.size]
 
 
-class Chosen(NamedTuple):
+class PiperStage(NamedTuple):
     """One stage of a pipeline."""
 
     cuts: tuple[int, int]
@@ -128,11 +128,11 @@ class Chosen(NamedTuple):
     recompute_layers: int | None
 
 
-class Pipeline(NamedTuple):
+class PiperPipeline(NamedTuple):
     """Stages and their longest time-per-sample."""
 
     time: float
-    stages: tuple[Chosen, ...]
+    stages: tuple[PiperStage, ...]
 
 
 class Devices:
@@ -146,7 +146,7 @@ class Devices:
     """
 
     def __init__(
-        self, stages: Stages, cluster: Cluster, space: SearchSpace, batches: int
+        self, stages: PiperStages, cluster: Cluster, space: SearchSpace, batches: int
     ) -> None:
         self.stages, self.cuts, self.devices = stages, stages.cuts, cluster.size
         self.most = batches
@@ -157,7 +157,7 @@ class Devices:
         starts = {size: legal_starts(size, cluster) for size in set(sizes)}
         self.places: list[tuple[int, Ints]] = [(size, starts[size]) for size in sizes]
 
-    def best(self, limit: float) -> Pipeline | None:
+    def best(self, limit: float) -> PiperPipeline | None:
         """The pipeline with the least longest time-per-sample, if that is below ``limit``."""
         found, low = None, 0.0
         while self.depths:
@@ -176,7 +176,7 @@ class Devices:
                     found, limit = better, better.time
         return found
 
-    def _within(self, limit: float) -> Pipeline | None:
+    def _within(self, limit: float) -> PiperPipeline | None:
         """A pipeline all of whose stages take at most ``limit``, with the least s at each cut."""
         last = self.cuts.last
         depth = max(self.depths) if self.counted else 0
@@ -205,7 +205,7 @@ class Devices:
                 found = np.concatenate([np.full((1, len(starts)), np.inf), found[:-1]])
             least[:, i, starts] = np.minimum(least[:, i, starts], found)
 
-    def _trace(self, least: Array, caps: Sequence[Array], depth: int) -> Pipeline:
+    def _trace(self, least: Array, caps: Sequence[Array], depth: int) -> PiperPipeline:
         """The stages of an entry of the table."""
         i, start, chosen, longest = 0, 0, [], 0.0
         while i < self.cuts.last:
@@ -214,10 +214,10 @@ class Devices:
             c, j = self._step(least[left], caps[i], i, start, total)
             ranks = int(self.stages.ranks[c])
             time, policy, layers = self.stages.time(i, j, c, math.ceil(total / ranks))
-            chosen.append(Chosen((i, j), start, self.stages.columns[c], policy, layers))
+            chosen.append(PiperStage((i, j), start, self.stages.columns[c], policy, layers))
             longest = max(longest, time)
             i, start, depth = j, start + self.places[c][0], left
-        return Pipeline(longest, tuple(chosen))
+        return PiperPipeline(longest, tuple(chosen))
 
     def _step(
         self, behind: Array, caps: Array, i: int, start: int, total: float
@@ -236,7 +236,7 @@ class Devices:
 
 
 def _configuration(
-    chain: Chain, job: Job, pipeline: Pipeline, micro_batch: int, stride: int
+    chain: Chain, job: Job, pipeline: PiperPipeline, micro_batch: int, stride: int
 ) -> Configuration:
     """The pipeline on consecutive blocks, the first at device 0, with all devices to itself."""
     cuts = Cuts(chain, job, chain.downsets())

@@ -20,17 +20,17 @@ from nest.planners.flat import (
     BodyPrices,
     Cuts,
     Ints,
-    Way,
+    LayerSplit,
     flat_network,
     full_allowed,
     most_that_fit,
     replicated,
 )
 
-Column = tuple[Way, int]
+Column = tuple[LayerSplit, int]
 
 
-class Stages:
+class PiperStages:
     """Time-per-sample of stages by micro-batches in flight and recompute.
 
     A stage of d ranks takes every d-th micro-batch on each: its time-per-sample is
@@ -157,7 +157,7 @@ class Stages:
         return base + again, "full", None
 
 
-def _hops(cuts: Cuts, flat: Cluster, job: Job, found: Sequence[Way], mbs: int) -> Array:
+def _hops(cuts: Cuts, flat: Cluster, job: Job, found: Sequence[LayerSplit], mbs: int) -> Array:
     """Round trip of a micro-batch at each cut over the flat network; (J, C)."""
     per_byte, latency = 1.0 / flat.resolved_bandwidth[0], flat.levels[0].latency
     hops = np.array([

@@ -24,7 +24,7 @@ from nest.report.figure import (
     VERMILION,
     look,
 )
-from nest.report.network.layout import Layout, layout
+from nest.report.network.layout import MapLayout, layout
 from nest.report.network.sketch import Floats, Sketch, sketch
 from nest.units import format_bandwidth, format_seconds
 
@@ -196,7 +196,7 @@ def stage_colours(count: int) -> list[str]:
 # ---------------------------------------------------------------- drawing
 
 
-def _draw_links(axes: Axes, drawn: Sketch, found: Layout) -> None:
+def _draw_links(axes: Axes, drawn: Sketch, found: MapLayout) -> None:
     from matplotlib.collections import LineCollection
 
     if not found.lines:
@@ -211,7 +211,7 @@ def _draw_links(axes: Axes, drawn: Sketch, found: Layout) -> None:
     axes.add_collection(lines)
 
 
-def _draw_switches(axes: Axes, drawn: Sketch, found: Layout, unit: float) -> None:
+def _draw_switches(axes: Axes, drawn: Sketch, found: MapLayout, unit: float) -> None:
     spots = found.position_V[drawn.squares :]
     if not len(spots):
         return

@@ -37,7 +37,7 @@ SLOW = 200
 
 
 @dataclass
-class Layout:
+class MapLayout:
     """Positions and lines.
 
     Attributes
@@ -55,7 +55,7 @@ class Layout:
     notes: list[str] = field(default_factory=list)
 
 
-def layout(drawn: Sketch) -> Layout:
+def layout(drawn: Sketch) -> MapLayout:
     """Place the nodes of a network so that its shape shows.
 
     Switches in rows above devices where cables lead from row to row; else cells (devices around
@@ -93,7 +93,7 @@ def _rows(near: Near, squares: int) -> Ints:
 # ---------------------------------------------------------------- rows of switches
 
 
-def _tiers(drawn: Sketch, near: Near, row_V: Ints) -> Layout:
+def _tiers(drawn: Sketch, near: Near, row_V: Ints) -> MapLayout:
     """Blocks of squares; switches that only join squares of a block below, all others above."""
     squares = drawn.squares
     inner = _inner(near, squares, row_V)
@@ -104,7 +104,7 @@ def _tiers(drawn: Sketch, near: Near, row_V: Ints) -> Layout:
         own = place[sorted(near[node])]
         place[node] = own[:, 0].mean(), own[:, 1].min() - 1.6
     high = max(2.4, 0.075 * width)
-    found = Layout(place)
+    found = MapLayout(place)
     for row in range(1, int(row_V.max()) + 1):
         members = [node for node in range(squares, len(near))
                    if row_V[node] == row and node not in inner]
@@ -201,7 +201,7 @@ def _arc(points: Floats) -> Floats:
 # ---------------------------------------------------------------- cells
 
 
-def _flat(drawn: Sketch, near: Near) -> Layout:
+def _flat(drawn: Sketch, near: Near) -> MapLayout:
     """Cells by the links between them."""
     squares = drawn.squares
     centre = [min((o for o in near[v] if o >= squares), default=v) for v in range(squares)]
@@ -224,7 +224,7 @@ def _flat(drawn: Sketch, near: Near) -> Layout:
     else:
         place = _drawing(members, cell_V, len(keys), links)
     lines = [(place[pair], cable) for cable, pair in enumerate(drawn.ends_C)]
-    return Layout(place, lines)
+    return MapLayout(place, lines)
 
 
 def _groups(cells: int, links: set[tuple[int, int]]) -> list[list[int]] | None:
@@ -335,7 +335,7 @@ def _apart(centre: Floats, wanted: float) -> Floats:
 
 def _as_grid(
     drawn: Sketch, members: list[list[int]], cell_V: Ints, dims: tuple[int, ...], place_KD: Ints
-) -> Layout:
+) -> MapLayout:
     """Slices of the last two dimensions side by side, all others in rows of slices.
 
     Cables inside a slice are lines, those around the back end at the border, and those between
@@ -353,7 +353,7 @@ def _as_grid(
     line, column = np.divmod(slices, across)
     centre = np.stack([column * wide + place_KD[:, -1] * step,
                        -line * tall - place_KD[:, -2] * step], axis=1)
-    found = Layout(_around(members, cell_V, centre))
+    found = MapLayout(_around(members, cell_V, centre))
     for cable, pair in enumerate(drawn.ends_C):
         cells, spots = cell_V[pair], found.position_V[pair]
         away = place_KD[cells[1]] - place_KD[cells[0]]
