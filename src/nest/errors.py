@@ -6,9 +6,21 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+LONGEST_LINE = 2000  # characters of a message; chosen: above any list of allowed names
+
 
 class NestError(Exception):
-    """Base of all exceptions of NEST."""
+    """Base of all exceptions of NEST; lines above ``LONGEST_LINE`` are cut in their middle."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(_cut(message))
+
+
+def _cut(message: str) -> str:
+    half = LONGEST_LINE // 2
+    return message if len(message) <= LONGEST_LINE else "\n".join(
+        line if len(line) <= LONGEST_LINE else f"{line[:half]} ... {line[-half:]}"
+        for line in message.split("\n"))
 
 
 class InputError(NestError, ValueError):
@@ -22,7 +34,7 @@ class InputError(NestError, ValueError):
 
     def __init__(self, message: str, problems: tuple[str, ...] = ()) -> None:
         super().__init__(message)
-        self.problems = problems or (message,)
+        self.problems = tuple(map(_cut, problems or (message,)))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), (str(self), self.problems))
@@ -64,7 +76,7 @@ class UnsupportedError(NestError):
 
     def __init__(self, message: str, problems: tuple[str, ...]) -> None:
         super().__init__(message)
-        self.problems = problems
+        self.problems = tuple(map(_cut, problems))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), (str(self), self.problems))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import stat
+from pathlib import Path
 
 import pytest
 from descriptions import CLUSTER, DEVICE, JOB, MODEL, message, put
 
-from nest.errors import OutputError
+from nest.errors import InputError, OutputError
 from nest.inputs import (
     load_cluster,
     load_configuration,
@@ -18,6 +19,7 @@ from nest.inputs import (
     read_description,
     write_text_atomic,
 )
+from nest.measured.profiles.torch_trace import from_trace
 
 
 @pytest.mark.parametrize(
@@ -142,3 +144,27 @@ def test_writing_where_it_cannot_be_done(tmp_path):
     link.symlink_to(tmp_path / "target")
     write_text_atomic(link, "x")
     assert link.is_symlink() and (tmp_path / "target").read_text() == "x"
+
+
+def test_a_value_of_any_length_leaves_a_short_message(tmp_path: Path) -> None:
+    long = "9" * 5000
+    alias = tmp_path / "alias.yaml"
+    alias.write_text(f"a: *{long}\n", encoding="utf-8")
+    assert "got an alias (*999" in message(read_description, alias)
+    for text in (message(read_description, alias), str(InputError(f"before {long} behind")),
+                 InputError("all", (f"before {long} behind",)).problems[0]):
+        assert len(text) < 2100
+    cut = str(InputError(f"before {long} behind\nnext"))
+    assert cut.startswith("before 999")
+    assert cut.endswith("9 behind\nnext")
+
+
+def test_a_pipe_is_no_file_of_any_kind(tmp_path: Path) -> None:
+    for name in ("a.json", "a.json.gz", "a.yaml"):
+        os.mkfifo(tmp_path / name)
+    for read in (lambda path: from_trace(path, load_model("gpt2-xl"), ["Block"], 16),
+                 read_description):
+        assert "is not a regular file" in message(read, tmp_path / "a.json")
+    assert "is not a regular file" in message(
+        lambda path: from_trace(path, load_model("gpt2-xl"), ["Block"], 16),
+        tmp_path / "a.json.gz")

@@ -218,3 +218,29 @@ def refused_by(path: Path, text: str) -> str:
     with pytest.raises(InputError) as caught:
         nest.read(path)
     return str(caught.value)
+
+
+LONG = ("9" * 5000, "x" * 5000, "-" + "9" * 5000, "9." + "9" * 5000)
+COMMAND = "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 8 --hidden-size 64 "
+
+
+@pytest.mark.parametrize("name", ["num-layers", "num-attention-heads", "optimizer", "normalization",
+                                  "tensor-model-parallel-size", "window-size", "no-such-argument"])
+def test_a_long_value_of_an_argument_is_cut(tmp_path: Path, name: str) -> None:
+    for value in LONG:
+        (tmp_path / "run.sh").write_text(f"{COMMAND} --{name} {value}\n", encoding="utf-8")
+        with pytest.raises(InputError) as caught:
+            nest.read(tmp_path / "run.sh")
+        assert not re.search(r"9{100}|x{100}", str(caught.value))
+
+
+def test_a_sourced_file_whose_name_is_too_long_is_not_there(tmp_path: Path) -> None:
+    text = f"source {'f' * 5000}\ntorchrun {'p' * 5000} --config {'q' * 5000}.yaml\n{COMMAND}\n"
+    (tmp_path / "run.sh").write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match="num-attention-heads"):  # of the last line
+        nest.read(tmp_path / "run.sh")
+
+
+def test_a_file_of_many_keys_is_of_no_known_software_at_once(tmp_path: Path) -> None:
+    keys = ", ".join(f'"k{n}": 1' for n in range(100_000))
+    assert "of no software" in refused(tmp_path / "many.json", f"{{{keys}}}")

@@ -102,6 +102,7 @@ def test_what_fits_nowhere_is_told(client: TestClient) -> None:
 
 def test_other_addresses_methods_and_types(client: TestClient) -> None:
     error(client.get("/v1/nothing"), 404)
+    error(client.get("/healthz/", follow_redirects=False), 404)
     error(client.get("/v1/plan"), 405)
     error(client.post("/v1/plan", content="{}", headers={"content-type": "text/plain"}), 415)
     error(client.post("/v1/plan", content=b"x" * (4 * 2**20 + 1),

@@ -198,9 +198,8 @@ class Cluster(Description):
         pairs = itertools.combinations(self.levels, 2)
         repeated = {a.name for a, b in pairs if a.name == b.name}
         if repeated:
-            text = (
-                f"got the name {sorted(repeated)[0]!r} twice; allowed: a name of its own for each"
-            )
+            text = (f"got the name {shorten(sorted(repeated)[0])} twice; allowed: a name of its "
+                    "own for each")
             problems.append(("levels", text))
         sizes = " x ".join(str(level.size) for level in self.levels)
         most = math.prod(level.size for level in self.levels)

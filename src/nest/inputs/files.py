@@ -95,7 +95,8 @@ def _check_events(text: str) -> None:
         depth -= isinstance(event, yaml.CollectionEndEvent)
         place = f"line {event.start_mark.line + 1}, column {event.start_mark.column + 1}"
         if isinstance(event, yaml.AliasEvent):
-            raise _Refused(f"{place}: got an alias (*{event.anchor}); allowed: values written out")
+            raise _Refused(f"{place}: got an alias (*{shorten(event.anchor)[1:-1]}); allowed: "
+                           "values written out")
         if getattr(event, "tag", None) is not None:
             raise _Refused(
                 f"{place}: got the tag {shorten(event.tag)}; allowed: values without tags"
@@ -220,12 +221,12 @@ def document_of(data: Mapping[str, Any]) -> str | None:
     return schema.removeprefix("nest.").partition("/")[0]
 
 
-def read_text(path: str | os.PathLike[str]) -> str:
-    """Text of a regular UTF-8 file of at most 16 MiB.
+def read_bytes(path: str | os.PathLike[str], largest: int) -> bytes:
+    """Bytes of a regular file of at most so many.
 
     Raises
     ------
-    InputError : no such file, a folder, not readable, too large, binary, or not UTF-8.
+    InputError : no such file, a folder, a pipe, not readable, or too large.
     """
     shown = shorten(os.fspath(path), 300)[1:-1]
     try:
@@ -234,9 +235,9 @@ def read_text(path: str | os.PathLike[str]) -> str:
             raise InputError(f"{shown}: is a folder; allowed: a file")
         if not stat.S_ISREG(info.st_mode):
             raise InputError(f"{shown}: is not a regular file; allowed: a regular file")
-        if info.st_size > LARGEST:
-            raise InputError(f"{shown}: got {info.st_size} bytes; allowed: at most {LARGEST} bytes")
-        data = Path(path).read_bytes()
+        if info.st_size > largest:
+            raise InputError(f"{shown}: got {info.st_size} bytes; allowed: at most {largest} bytes")
+        return Path(path).read_bytes()
     except FileNotFoundError:
         raise InputError(f"{shown}: no such file") from None
     except OSError as error:
@@ -245,6 +246,17 @@ def read_text(path: str | os.PathLike[str]) -> str:
         raise
     except ValueError as error:
         raise InputError(f"{shown}: is not a file name ({error})") from None
+
+
+def read_text(path: str | os.PathLike[str]) -> str:
+    """Text of a regular UTF-8 file of at most 16 MiB.
+
+    Raises
+    ------
+    InputError : no such file, a folder, not readable, too large, binary, or not UTF-8.
+    """
+    data = read_bytes(path, LARGEST)
+    shown = shorten(os.fspath(path), 300)[1:-1]
     if b"\0" in data:
         raise InputError(f"{shown}: is a binary file; allowed: UTF-8 text")
     try:
@@ -263,7 +275,7 @@ def read_description(path: str | os.PathLike[str]) -> dict[str, Any]:
     shown = shorten(os.fspath(path), 300)[1:-1]
     suffix = Path(path).suffix.lower()
     if suffix not in SUFFIXES and not os.path.isdir(path):
-        got = f"suffix {suffix!r}" if suffix else "no suffix"
+        got = f"suffix {shorten(suffix)}" if suffix else "no suffix"
         raise InputError(f"{shown}: got {got}; allowed: {', '.join(SUFFIXES)}")
     text = read_text(path)
     if not text.strip():
@@ -314,22 +326,27 @@ def _long_number(text: str) -> str | None:
 
 def _check(data: Any) -> None:
     """Refuse NaN, Infinity, halves of characters and deep nesting, with the path of the field."""
-    waiting: list[tuple[Any, int, tuple[Any, ...]]] = [(data, 1, ())]
+    waiting: list[tuple[Any, int, tuple[Any, ...]]] = [({"": data}, 0, ())]
     while waiting:
-        value, depth, path = waiting.pop()  # a path: the last part, and the rest
-        if depth > DEEPEST:
-            raise _Refused(f"nested more than {DEEPEST} deep; allowed: {DEEPEST}")
-        if isinstance(value, _Endless) and not {*_parts(path)} & {*_UNBOUNDED}:
-            text = str(float(value)).replace("inf", "Infinity").replace("nan", "NaN")
-            raise _Refused(f"{_place(path)}got {text}; allowed: a finite number")
-        if isinstance(value, dict):
-            for key, part in value.items():
+        parts, depth, path = waiting.pop()  # a path: the last part, and the rest
+        named = isinstance(parts, dict)
+        for key, part in parts.items() if named else enumerate(parts):
+            if named:
                 _check_characters(key, path)
-                waiting.append((part, depth + 1, (key, path)))
-        elif isinstance(value, list):
-            waiting += [(part, depth + 1, (number, path)) for number, part in enumerate(value)]
-        else:
-            _check_characters(value, path)
+            if isinstance(part, (dict, list)):
+                if depth == DEEPEST:
+                    raise _Refused(f"nested more than {DEEPEST} deep; allowed: {DEEPEST}")
+                if part:  # there may be millions without parts, and of numbers
+                    waiting.append((part, depth + 1, (key, path) if depth else ()))
+            elif isinstance(part, (str, _Endless)):
+                _check_value(part, (key, path) if depth else ())
+
+
+def _check_value(value: object, path: tuple[Any, ...]) -> None:
+    if isinstance(value, _Endless) and not {*_parts(path)} & {*_UNBOUNDED}:
+        text = str(float(value)).replace("inf", "Infinity").replace("nan", "NaN")
+        raise _Refused(f"{_place(path)}got {text}; allowed: a finite number")
+    _check_characters(value, path)
 
 
 def _check_characters(value: object, path: tuple[Any, ...]) -> None:

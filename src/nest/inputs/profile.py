@@ -81,7 +81,7 @@ class Profile(Description):
         seen: set[str] = set()
         for index, layer in enumerate(self.layers):
             if layer.name in seen:
-                text = f"got {layer.name!r} again; allowed: a name of its own (or repeat)"
+                text = f"got {shorten(layer.name)} again; allowed: a name of its own (or repeat)"
                 problems.append((f"layers.{index}.name", text))
             problems += _input_problems(index, layer, seen)
             seen.add(layer.name)

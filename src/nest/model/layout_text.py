@@ -71,7 +71,7 @@ def _letters(chain: Chain) -> str | None:
 def _read(text: str) -> list[str]:
     """Letters of each chunk."""
     if not text.strip():
-        raise InputError(f"layout: got {text!r}; allowed: layers of all chunks, such as "
+        raise InputError(f"layout: got {shorten(text)}; allowed: layers of all chunks, such as "
                          "Et*3|(t*4|)*30t*3L")
     plain, at, found = text.replace(",", ""), 0, ""
     while at < len(plain):

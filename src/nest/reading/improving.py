@@ -25,7 +25,7 @@ from nest.reading.running import RunningJob, WrittenFiles
 from nest.reading.running_file import RunningFile
 from nest.reading.running_script import RunningScript
 from nest.reading.source import Stated
-from nest.units import format_seconds
+from nest.units import format_seconds, shorten
 
 if TYPE_CHECKING:
     from nest.search.progress import Follower
@@ -134,7 +134,7 @@ def _checked(keep: Sequence[str], allowed: tuple[str, ...]) -> tuple[str, ...]:
     found = tuple(str(name).removeprefix("--") for name in keep)
     for name in found:
         if name not in allowed:
-            raise InputError(f"keep: got {name[:60]!r}; allowed: {', '.join(allowed) or 'none'}")
+            raise InputError(f"keep: got {shorten(name)}; allowed: {', '.join(allowed) or 'none'}")
     return found
 
 

@@ -19,6 +19,7 @@ from nest.inputs.files import read_text
 from nest.reading import deepspeed
 from nest.reading.hosts import Placed, devices_of
 from nest.reading.shell import ShellCommand, ShellScript
+from nest.units import shorten
 
 _EACH = re.compile(r"--?(?:nproc[-_]per[-_]node|num_gpus)(?:=(.*))?")
 _NODES = re.compile(r"--?(?:nnodes|num_nodes)(?:=(.*))?")
@@ -188,14 +189,14 @@ def file_of(launch: LaunchedFile, script: str) -> str:
     for above in around:
         found = Path(os.path.normpath(above / launch.file))
         if found.is_relative_to(around[-1]) and not launch.file.startswith("/") and (
-                found.is_file()):
+                os.path.isfile(found)):
             return str(found)
-    if (folder / name).is_file():
+    if os.path.isfile(folder / name):
         return str(folder / name)
     if launch.target == "maxtext" and name == BASE:
         return str(folder / name)
-    raise InputError(f"{script}: line {launch.line}: the program reads {launch.file!r:.80}, which "
-                     "is not beside the script; read that file by itself, with --devices N")
+    raise InputError(f"{script}: line {launch.line}: the program reads {shorten(launch.file)}, "
+                     "which is not beside the script; read that file by itself, with --devices N")
 
 
 _HOSTS = ("hostfile", "slurm.hosts", "slurm.nodes")
@@ -253,7 +254,7 @@ def _hosts(rows: str, where: str) -> Placed:
         if row.strip() and not row.startswith("#"):
             match = _SLOTS.fullmatch(row.strip())
             if match is None:
-                raise InputError(f"{where}: got {row[:60]!r}; allowed: a host, or host slots=N")
+                raise InputError(f"{where}: got {shorten(row)}; allowed: a host, or host slots=N")
             found[match[1]] = found.get(match[1], 0) + int(match[2] or 1)
     if len({*found.values()}) != 1:
         raise InputError(f"{where}: hosts of several sizes; allowed: as many ranks on each")

@@ -161,7 +161,7 @@ def _window(f: Figures, layers: int) -> dict[str, Any]:
     before, _, after = text.partition(",")
     size = number_or_text(before)
     if not isinstance(size, int) or size < 0 or after.strip(",") not in ("0", "-1"):
-        raise InputError(f"--window-size: got {str(f['window'])[:60]!r}; allowed: tokens before, "
+        raise InputError(f"--window-size: got {shorten(f['window'])}; allowed: tokens before, "
                          "and 0 behind, such as 4095,0")
     found: dict[str, Any] = {"window": size + 1}
     if f.get("windowed") is not None:

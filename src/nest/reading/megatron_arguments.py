@@ -15,6 +15,7 @@ from nest.exports.settings import figures_of
 from nest.inputs.space import CpComm
 from nest.reading.arguments import Words, arguments_of, known, listed, plain
 from nest.reading.source import LEFT_OUT, unread
+from nest.units import shorten
 
 Figures = dict[str, Any]
 TABLE = "megatron_flags"
@@ -118,18 +119,18 @@ def values_of(words: Sequence[str], ignored: Sequence[str]) -> tuple[dict[str, A
     problems = [
         f"--{name}: {FROM_CHECKPOINT}" if name in CHECKPOINT else
         f"--{unread(name)}" if name in table.takes else
-        f"--{name}: no argument of Megatron-LM core_v0.16.1; "
+        f"--{shorten(name)[1:-1]}: no argument of Megatron-LM core_v0.16.1; "
         f"{did_you_mean(name, table.takes)}".rstrip("; ") for name in strange]
     given = {name: plain(name, value, table.takes.get(name, "one"))
              for name, value in found.items() if name in wanted and name not in costless}
     given = {name: value[0] if isinstance(value, tuple) and len(value) == 1
              and name not in ("recompute-modules", "offload-modules") else value
              for name, value in given.items()}
-    problems += [f"--{name}: got {given[name]!r}; allowed: {', '.join(map(str, allowed))}"
+    problems += [f"--{name}: got {shorten(given[name])}; allowed: {', '.join(map(str, allowed))}"
                  for name, allowed in ONLY.items()
                  if name in given and not _priced(name, given[name])]
     if stray:
-        problems.append(f"got {stray[0][:60]!r}, which belongs to no argument")
+        problems.append(f"got {shorten(stray[0])}, which belongs to no argument")
     if problems:
         raise InputError("\n".join(problems), tuple(problems))
     if given.get("position-embedding-type") == "mrope":
@@ -163,13 +164,13 @@ def figures_given(given: Mapping[str, Any]) -> Figures:
         if not isinstance(found.get(name), int):
             text = {"layers": "num-layers", "hidden": "hidden-size",
                     "heads": "num-attention-heads"}[name]
-            raise InputError(f"--{text}: got {found.get(name)!r}; allowed: a whole number")
+            raise InputError(f"--{text}: got {shorten(found.get(name))}; allowed: a whole number")
     for one in (one for each in SECTIONS.values() for one in each):
         value = found.get(one.figure)
         if isinstance(value, (int, float)) and not isinstance(value, bool) and not (
                 0 <= value <= 10**12) and one.figure != "capacity":
-            raise InputError(f"--{one.name}: got {value}; allowed: 0 to 10**12")
+            raise InputError(f"--{one.name}: got {shorten(value)}; allowed: 0 to 10**12")
         if one.words is None and one.name in given and isinstance(value, str) and (
                 one.figure in COUNTS):
-            raise InputError(f"--{one.name}: got {value[:60]!r}; allowed: a whole number")
+            raise InputError(f"--{one.name}: got {shorten(value)}; allowed: a whole number")
     return found

@@ -117,8 +117,8 @@ def followed(
     at = _program(command)
     program = os.path.basename(command.words[at])
     if program.removesuffix(".py") in OTHERS:
-        raise InputError(f"{where}: line {command.line}: got {program}; allowed: programs that "
-                         "train GPT models, as pretrain_gpt.py")
+        raise InputError(f"{where}: line {command.line}: got {shorten(program)}; allowed: programs "
+                         "that train GPT models, as pretrain_gpt.py")
     return Launch(text, where, given, folder, script, command,
                   tuple(_known(script, command.words[at + 1:])), _launcher(command, script))
 

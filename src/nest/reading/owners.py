@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from nest.exports.settings import flat
 from nest.inputs.files import read_description
-from nest.reading.source import among
 
 
 class FileOwner(NamedTuple):
@@ -38,9 +37,11 @@ def owner_of(data: Mapping[Any, Any]) -> FileOwner | None:
     """The first whose keys are there; None: no file that NEST knows."""
     there_is = {str(key): value for key, value in data.items()}
     names = [name.replace("-", "_") for name in (*there_is, *flat(there_is))]
-
-    def there(key: str) -> bool:
-        return any(among(name, (key,)) for name in names)
-
-    return next((one for one in owners() if all(map(there, one.every))
-                 and (not one.some or any(map(there, one.some)))), None)
+    wanted = {key for one in owners() for key in (*one.every, *one.some)}
+    parts = max(key.count(".") for key in wanted) + 1
+    begun = {".".join(name.split(".", parts)[:count])  # a file may have half a million names
+             for name in names for count in range(1, parts + 1)}
+    there = {key for key in wanted if key in begun or key.endswith("*") and
+             any(name.startswith(key[:-1]) for name in names)}
+    return next((one for one in owners() if there.issuperset(one.every)
+                 and (not one.some or there.intersection(one.some))), None)

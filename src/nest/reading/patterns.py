@@ -27,7 +27,7 @@ def layer_pattern(value: object, layers: int, name: str, *, last_full: bool = Fa
     """
     if isinstance(value, int):
         if value < 1:
-            raise InputError(f"--{name}: got {value}; allowed: at least 1")
+            raise InputError(f"--{name}: got {shorten(value)}; allowed: at least 1")
         if last_full:
             return [int((n + 1) % value != 0) for n in range(layers)]
         return [int(n % value == 0) for n in range(layers)]

@@ -393,7 +393,7 @@ class ShellScript(Flow):
             return None
         folder = Path(os.path.realpath(self.folder))
         path = Path(os.path.realpath(folder / file))
-        if not path.is_relative_to(folder) or not path.is_file():
+        if not path.is_relative_to(folder) or not os.path.isfile(path):
             return None
         return self.folder / os.path.relpath(path, folder)
 

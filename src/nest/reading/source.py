@@ -191,7 +191,8 @@ def figures_in(
             raise InputError(f"{source.where}: {one.name}: got {shorten(value)}; allowed: a whole "
                              f"number, 1 to {LARGEST}")
         if one.words is None and isinstance(value, float) and abs(value) > LARGEST:
-            raise InputError(f"{source.where}: {one.name}: got {value}; allowed: at most {LARGEST}")
+            raise InputError(f"{source.where}: {one.name}: got {value:g}; allowed: at most "
+                             f"{LARGEST}")
     try:
         return figures_of(tables, given)
     except ValueError as error:
@@ -238,6 +239,6 @@ def divided(source: Source, name: str, total: int, by: int, parts: str) -> int:
     InputError : it is none.
     """
     if by < 1 or total % by or total < by:
-        raise InputError(f"{source.where}: {name}: got {total}; allowed: a multiple of {by}, "
-                         f"{parts}")
+        raise InputError(f"{source.where}: {name}: got {shorten(total)}; allowed: a multiple of "
+                         f"{by}, {parts}")
     return total // by

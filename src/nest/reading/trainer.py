@@ -8,6 +8,7 @@ src/axolotl/core/builders/base.py:271, 581, 668); the JSON that they name says t
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -193,9 +194,9 @@ def _beside(source: Source, named: str) -> str:
     folder = Path(source.where).resolve().parent
     for above in (folder, *list(folder.parents)[:3]):
         if not named.startswith("/") and ".." not in Path(named).parts and (
-                above / named).is_file():
+                os.path.isfile(above / named)):
             return read_text(above / named)
-    if (folder / Path(named).name).is_file():
+    if os.path.isfile(folder / Path(named).name):
         return read_text(folder / Path(named).name)
     raise InputError(f"{source.where}: deepspeed: {shorten(named)} is not beside the file; put it "
                      "there")

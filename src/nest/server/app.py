@@ -65,7 +65,7 @@ def application(settings: ServerSettings) -> FastAPI:
             await service.end()
 
     app = FastAPI(title="NEST", version=__version__, lifespan=life, docs_url=None, redoc_url=None,
-                  openapi_url=None)
+                  openapi_url=None, redirect_slashes=False)
     app.state.service = service
     for endpoint in ENDPOINTS:
         app.add_route(f"/v1/{endpoint}", partial(_ask, service, endpoint), methods=["POST"])

@@ -62,9 +62,10 @@ def from_huggingface(
         raise InputError(f"as: got {shorten(known)}; {hint}allowed: {', '.join(MODEL_TYPES)}")
     model_type = known or _model_type(data)
     if model_type in renamed.REFUSED:
-        message = (f"{where}: model_type: got {model_type!r}: {renamed.REFUSED[model_type]}, which "
-                   "NEST does not describe; allowed: layers measured as a profile (--profile, "
-                   "`nest profile`), a module (nest.from_torch), or another model type")
+        message = (f"{where}: model_type: got {shorten(model_type)}: "
+                   f"{renamed.REFUSED[model_type]}, which NEST does not describe; allowed: layers "
+                   "measured as a profile (--profile, `nest profile`), a module (nest.from_torch), "
+                   "or another model type")
         raise InputError(message, (message,))
     if model_type not in MODEL_TYPES:
         given = shorten(data.get("model_type", data.get("architectures")))

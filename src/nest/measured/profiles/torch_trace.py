@@ -6,8 +6,10 @@ A trace has seconds; bytes of parameters and activations are those that NEST pri
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
+import zlib
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -16,6 +18,7 @@ from nest.errors import InputError
 from nest.evaluation.stages import Pricing
 from nest.inputs.cluster import Cluster, Level
 from nest.inputs.configuration import Configuration, StageConfiguration
+from nest.inputs.files import read_bytes
 from nest.inputs.job import Job
 from nest.inputs.loading import load_device
 from nest.inputs.model import Model
@@ -97,14 +100,16 @@ def _events(trace: str | os.PathLike[str], where: str) -> list[Mapping[str, Any]
     packed = os.fspath(trace).endswith(".gz")
     if not os.fspath(trace).endswith((".json", ".json.gz")):
         raise InputError(f"{where}: got another suffix; allowed: .json or .json.gz")
+    text = read_bytes(trace, LARGEST)
     try:
-        with gzip.open(trace, "rb") if packed else open(trace, "rb") as stream:
-            text = stream.read(LARGEST + 1)
+        if packed:
+            with gzip.open(io.BytesIO(text)) as stream:
+                text = stream.read(LARGEST + 1)
         if len(text) > LARGEST:
             raise InputError(f"{where}: got more than {LARGEST // 2**30} GiB; allowed: a trace of "
                              "fewer steps")
         data = json.loads(text)
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"{where}: cannot be read "
                          f"({getattr(error, 'strerror', None) or error})") from None
     except (ValueError, RecursionError) as error:

@@ -11,6 +11,7 @@ from nest.inputs import catalog
 from nest.inputs.cluster import Cluster, Level
 from nest.inputs.device import Device, resolve_device
 from nest.inputs.loading import load_cluster, load_device
+from nest.units import shorten
 
 PROVISIONAL: dict[str, dict[str, Any]] = {
     "h100-sxm-hbm2e-96gb": {
@@ -130,7 +131,7 @@ def shape(
     """
     name = device_name(gpu, memory_gb)
     if name is None:
-        raise InputError(f"gpu: got {gpu!r}; allowed: a name from `nest list devices`")
+        raise InputError(f"gpu: got {shorten(gpu)}; allowed: a name from `nest list devices`")
     found = next(((cluster, speed) for mark, cluster, speed in _NETWORKS
                   if re.search(mark, name)), None)
     if found is None:

@@ -51,7 +51,7 @@ def load_graph(source: str | os.PathLike[str] | Mapping[str, Any]) -> OperatorGr
         return _from_graphml(read_text(path), where, path.stem)
     if suffix in (".json", ".yaml", ".yml", ".toml"):
         return _from_mapping(read_description(path), where)
-    raise InputError(f"{where}: got suffix {suffix!r}; allowed: {_SUFFIXES}")
+    raise InputError(f"{where}: got suffix {shorten(suffix)}; allowed: {_SUFFIXES}")
 
 
 def _from_mapping(data: Mapping[str, Any], where: str) -> OperatorGraph:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nest.errors import InputError
+from nest.inputs.files import read_bytes
 from nest.inputs.operator_graph import GraphOperator, OperatorGraph
 from nest.units import shorten
 
@@ -28,6 +29,7 @@ def from_onnx(path: str | os.PathLike[str]) -> OperatorGraph:
         not known (the model has symbolic dimensions).
     """
     where = shorten(os.fspath(path), 300)[1:-1]
+    data = read_bytes(path, LARGEST)
     try:
         import onnx
         from onnx import shape_inference
@@ -35,15 +37,8 @@ def from_onnx(path: str | os.PathLike[str]) -> OperatorGraph:
         raise InputError(f"{where}: onnx is not installed; needed: pip install "
                          "'nest-planner[onnx]'") from None
     try:
-        if Path(path).stat().st_size > LARGEST:
-            raise InputError(f"{where}: is larger than {LARGEST} bytes; allowed: that, with "
-                             "weights in files of their own")
-        model = onnx.load(os.fspath(path), load_external_data=False)
+        model = onnx.load_from_string(data)
         model = shape_inference.infer_shapes(model)
-    except OSError as error:
-        raise InputError(f"{where}: cannot be read ({error.strerror or error})") from None
-    except InputError:
-        raise
     except Exception as error:  # protobuf and onnx raise errors of many classes
         reason = " ".join(str(error).split())[:200]
         raise InputError(f"{where}: is not an ONNX model ({reason})") from None
