@@ -12,6 +12,7 @@ from descriptions import MODEL, changed, put
 
 from nest.cli.main import app
 from nest.cli.naming import OUTPUTS
+from nest.cli.output import say
 
 
 @pytest.fixture
@@ -212,3 +213,24 @@ def test_options_of_files_are_known_as_read_or_written():
         found |= {option for one in command.params for option in one.opts
                   if option.startswith("--") and re.match("FILE|DIR|FOLDER", str(one.metavar))}
     assert found == READ | {*OUTPUTS}
+
+
+@pytest.mark.parametrize("words", [
+    ["simulate", "plan.json", "--trace", "linked.json"],
+    ["evaluate", "plan.json", "-o", "./plan.json"],
+    ["evaluate", "plan.json", "--ranks", "plan.json"],
+    ["replan", "plan.json", "--without", "node0", "-o", "plan.json"],
+    ["plan", "llama2-7b", "dgx-a100", "--job", "plan.json", "-o", "linked.json"],
+])
+def test_no_output_replaces_an_input(tmp_path, capsys, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    Path("plan.json").write_text("{}", encoding="utf-8")
+    Path("linked.json").symlink_to("plan.json")
+    _, err = run(capsys, *words, code=2)
+    assert f"got {words[-1]!r}, which the command reads; allowed: another file" in err
+    assert Path("plan.json").read_text(encoding="utf-8") == "{}"
+
+
+def test_marks_of_direction_are_escaped_in_messages(capsys):
+    say("a\u202eb\u2066c\x1b[31m\u2028")
+    assert capsys.readouterr().err == "a\\u202eb\\u2066c\\x1b[31m\\u2028\n"

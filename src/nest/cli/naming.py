@@ -44,7 +44,8 @@ class Command(TyperCommand):
 
         Raises
         ------
-        InputError : as the command, with options and arguments named; two outputs are one file.
+        InputError : as the command, with options and arguments named; an output is another
+            one's file, or one that is read.
         """
         try:
             _need_own_files(ctx)
@@ -55,10 +56,13 @@ class Command(TyperCommand):
 
 
 def _need_own_files(context: Any) -> None:
-    """Refuse two outputs with one file: the second would replace the first."""
+    """Refuse an output that would replace another one, or a file that the command reads."""
     from nest.units import shorten
 
     written: dict[str, str] = {}
+    read = {os.path.realpath(word)
+            for parameter in context.command.params if not {*OUTPUTS} & {*parameter.opts}
+            for word in _texts(context.params.get(parameter.name)) if os.path.isfile(word)}
     for parameter in context.command.params:
         file = context.params.get(parameter.name)
         option = next((name for name in OUTPUTS if name in parameter.opts), None)
@@ -69,10 +73,18 @@ def _need_own_files(context: Any) -> None:
             place = os.path.normcase(os.path.realpath(file))
             if os.path.exists(place) and not os.path.isfile(place):
                 continue  # /dev/null takes anything, and a folder is told of by the command
+        if place in read:
+            raise InputError(f"{option}: got {shorten(file)}, which the command reads; allowed: "
+                             "another file")
         first = written.setdefault(place, option)
         if first != option:
             raise InputError(f"{option}: got {shorten(file)}, which {first} writes too; allowed: "
                              "another file")
+
+
+def _texts(value: object) -> list[str]:
+    values = value if isinstance(value, (list, tuple)) else [value]
+    return [one for one in values if isinstance(one, str)]
 
 
 def _named(line: str, context: Any) -> str:

@@ -15,7 +15,9 @@ from nest.errors import OutputError
 UNWRITTEN = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
 """Errors of a system that cannot write."""
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))
-             if chr(code) not in "\n\t"}
+             if chr(code) not in "\n\t"} | {
+    code: f"\\u{code:04x}" for code in (0x200E, 0x200F, *range(0x2028, 0x202F),
+                                       *range(0x2066, 0x206A))}
 """What a terminal would take for commands: messages quote texts of others' files."""
 NARROWEST, WIDEST = 80, 100  # columns of a report
 
