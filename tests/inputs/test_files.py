@@ -168,3 +168,12 @@ def test_a_pipe_is_no_file_of_any_kind(tmp_path: Path) -> None:
     assert "is not a regular file" in message(
         lambda path: from_trace(path, load_model("gpt2-xl"), ["Block"], 16),
         tmp_path / "a.json.gz")
+
+
+@pytest.mark.skipif(not os.path.isdir("/dev/fd"), reason="a folder of Unix")
+def test_a_pipe_of_the_process_is_written() -> None:
+    reading, writing = os.pipe()
+    write_text_atomic(f"/dev/fd/{writing}", "text")
+    os.close(writing)
+    with open(reading, encoding="utf-8") as stream:
+        assert stream.read() == "text"

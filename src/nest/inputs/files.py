@@ -417,8 +417,9 @@ def write_atomic(path: str | os.PathLike[str], data: bytes) -> None:
         target = os.path.realpath(path)
         if os.path.isdir(target):
             raise InputError(f"{shown}: is a folder; allowed: a file to write")
-        if os.path.exists(target) and not os.path.isfile(target):  # a pipe or a terminal
-            with open(target, "wb") as stream:
+        # a pipe or a terminal; /dev/stdout leads to a pipe, which has no path of its own
+        if os.path.exists(path) and not os.path.isfile(path):
+            with open(path, "wb") as stream:
                 stream.write(data)
             return
         handle, temporary = tempfile.mkstemp(prefix=".nest-", dir=os.path.dirname(target))
