@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_alike import EXPERTS, cluster
+from test_alike import EXPERTS, MODEL, cluster
 
 from nest.costs.backward import parts
 from nest.costs.choices import MODULE_BIT, Site, bodies, exchange_of, setting
@@ -16,6 +16,7 @@ from nest.costs.network.fabric import fabric_of
 from nest.inputs import Job, SearchSpace, load_cluster, load_model, load_stack
 from nest.model import build_chain
 from nest.search import tensors
+from nest.search.exchanges import Exchanges
 from nest.search.runnable import needs_context
 from nest.search.signatures import signatures
 from nest.search.tensors import Builder
@@ -86,5 +87,26 @@ def test_dominance_leaves_the_same_candidates(monkeypatch: pytest.MonkeyPatch) -
 
     few, kept = listed()
     monkeypatch.setattr(tensors, "needs_context", lambda rules, chain: True)
+    many, same = listed()
+    assert few < many and kept == same
+
+
+@pytest.mark.kernels
+@pytest.mark.parametrize("stack", ["megatron-core", "torchtitan"])
+def test_exchanges_that_are_left_out_are_dominated(
+        stack: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the comparison of exchanges, dominance drops what it leaves out."""
+    chain, where = build_chain(load_model(MODEL)), cluster("4 GiB")
+    job = Job(global_batch=8, seq_len=4096, stack=load_stack(stack))
+
+    def listed() -> tuple[int, set[tuple[int, ...]]]:
+        """How many candidates are priced, and which are left."""
+        builder = Builder(chain, where, job, SearchSpace(tp=(1, 2)), signatures(chain, job))
+        assert (builder.candidates.splits.cp[builder.rows.split] > 1).any()
+        return len(builder.every[2]), {
+            tuple(map(int, row)) for row in np.stack([builder.outer, *builder.rows]).T}
+
+    few, kept = listed()
+    monkeypatch.setattr(Exchanges, "worse", lambda *given: np.zeros(len(given[3]), dtype=np.bool_))
     many, same = listed()
     assert few < many and kept == same

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -12,7 +13,19 @@ from simulation import Task, ends, gpipe, interleaved, most_held, one_f_one_b
 
 from nest.costs.schedules import SCHEDULES, Closed, Path, StepTime
 from nest.costs.stage import Hop
-from nest.forms.one_f_one_b import FIGURES, NOTHING, PAIR, SHARE, add_passes, add_stage, stage_of
+from nest.forms import one_f_one_b as one_f_one_b_figures
+from nest.forms.one_f_one_b import (
+    BEFORE_LAST,
+    DONE,
+    FIGURES,
+    NOTHING,
+    PAIR,
+    REST,
+    SHARE,
+    add_passes,
+    add_stage,
+    stage_of,
+)
 
 one_f_one_b_form, gpipe_form, interleaved_form = (
     SCHEDULES[name] for name in ("1f1b", "gpipe", "interleaved"))
@@ -214,6 +227,19 @@ def test_gpipe_is_exact() -> None:
         assert found.total >= max(e + g for e, g in zip(true, finish, strict=True)) * (1 - 1e-12)
 
 
+def test_gpipe_is_exact_where_messages_fill_links() -> None:
+    """Looped BFS of one chunk a stage is GPipe; its step is the longest path through all passes."""
+    rng = np.random.default_rng(15)
+    for _ in range(300):
+        p, m = int(rng.integers(2, 8)), int(rng.integers(1, 12))
+        stages = [[chunk(*rng.uniform(0.1, 2.0, 2).tolist())] for _ in range(p)]
+        gaps = rng.uniform(0.0, 4.0, p - 1) * (rng.random(p - 1) < 0.6)
+        hops = [[Hop(float(gap * rng.choice((0.0, 2.0))), float(gap))] for gap in gaps]
+        path = SCHEDULES["looped-bfs"].step_time(stages, [*hops, [Hop(0.0, 0.0)]], m)
+        found = gpipe_form.step_time(stages, hops, m)
+        assert found.total == pytest.approx(path.total, rel=1e-12)
+
+
 # ---------------------------------------------------------------- 1F1B
 
 
@@ -338,6 +364,32 @@ def test_backwards_come_back_at_the_pace_of_a_link() -> None:
     stages = [[chunk(1.0, 4.0, queue_backward=3.0)], [chunk(2.0, 1.0)], [chunk(1.0, 2.0)]]
     links = [[Hop(0.0, 0.0)], [Hop(0.0, 6.0)]]
     assert sum(one_f_one_b_form.step_time(stages, links, 4)) == 31.0
+
+
+def test_backwards_no_slower_than_on_average_change_no_step() -> None:
+    """The form without that term takes the same where nothing is gathered: docs/proofs.md,
+    Lemma 10 (average)."""
+    source = inspect.getsource(one_f_one_b_figures)
+    average = "max(start + b, rest - j * ((rest - after) / (m - 1)))"
+    assert source.count(average) == 1
+    without: dict[str, Any] = {"__name__": "without"}
+    exec(source.replace(average, "start + b"), without)
+    rng, differ = np.random.default_rng(19), 0
+    for _ in range(1000):
+        case = draw(rng, rng.choice((0.1, 0.5, 3.0)), rng.choice((0.0, 0.1, 1.0)))
+        rows, last = [], len(case.forward) - 1
+        for form in (vars(one_f_one_b_figures), without):
+            old, new = list(NOTHING), [0.0] * FIGURES
+            for s in range(last, -1, -1):
+                stage = stage_of(chunk(case.forward[s], case.backward[s]))
+                hop = case.hops[s] if s < last else 0.0
+                form["add_stage"](old, stage, hop, 0.0, last - s, case.m, case.m // 2, new)
+                old, new = new, [0.0] * FIGURES
+            rows.append(old)
+        assert rows[0][REST] == pytest.approx(rows[1][REST], rel=1e-12)
+        assert rows[0][DONE] == pytest.approx(rows[1][DONE], rel=1e-12)
+        differ += rows[0][BEFORE_LAST] > rows[1][BEFORE_LAST] * (1 + 1e-9)
+    assert differ > 100
 
 
 def test_add_stage_never_decreases() -> None:
