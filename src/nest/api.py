@@ -68,7 +68,7 @@ def plan(
     threads : number of threads; the plan does not depend on it.
     top : how many distinct plans to look for, at most 100; those after the best are its
         ``alternatives``. They differ in outer_dp, micro_batch, pp, vpp or schedule, and not in
-        names alone: see ``docs/proofs.md``. Each is the best with its values.
+        names alone: docs/proofs.md, Lemma 6 (distinct plans). Each is the best with its values.
     time_limit : seconds of searching after which the best plan so far is returned, with its gap;
         compiling the kernels, once for each version on a machine, comes before.
     reorder : where the cluster has links, try other orders of its devices too, and take the order

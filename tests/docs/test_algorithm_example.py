@@ -211,4 +211,4 @@ def test_the_timeline_is_the_plan() -> None:
 
 
 def test_the_page_is_short() -> None:
-    assert len(PAGE.split()) <= 2500
+    assert len(PAGE.split()) <= 2000

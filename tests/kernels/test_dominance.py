@@ -50,7 +50,8 @@ def random_block(rng: np.random.Generator) -> dict[str, Any]:
 def stage(
     x: dict[str, Any], software: nest.Stack, c: int, z: int, layers: list[tuple[int, int]]
 ) -> list[float]:
-    """What a step is made of, for a stage of (kind, policy) layers; see docs/proofs.md."""
+    """What a step is made of, for a stage of (kind, policy) layers: docs/proofs.md, Lemma 22
+    (dominated options)."""
     body, state = x["body"][c], x["state"][x["held"][c]][z]
     ahead, back = x["ahead"][body], x["back"][body]
     own = [LayerSeconds(*ahead[kind], *back[r][kind][:2], *state[kind][:5]) for kind, r in layers]

@@ -36,7 +36,7 @@ class Schedule(Protocol):
 
 
 class OneFOneB:
-    """See ``docs/proofs.md``; carried are a :class:`Front`, and how it starts and ends.
+    """Paths of docs/proofs.md, Lemma 9 (paths); carried are a :class:`Front`, and how it starts and ends.
 
     ``done`` and ``idle``: until all have finished that hold no copy of a tied table. ``ready`` and
     ``idle_ready``: until the gradients of all copies are there; ``exchange``: what copies do then.
@@ -131,7 +131,7 @@ class GPipe:
 
 
 class Front(NamedTuple):
-    """What 1F1B carries from stages behind for round trips through them; see docs/proofs.md."""
+    """What 1F1B carries from stages behind for round trips through them."""
 
     rest: Floats
     after: Floats
@@ -150,7 +150,7 @@ class Front(NamedTuple):
 def add_front(
     old: Front, run: Run, hop: Floats, n: int, m: Ints
 ) -> tuple[Front, Floats, Floats]:
-    """Put a stage in front of ``n`` others; entry by entry, see ``docs/proofs.md``.
+    """Put a stage in front of ``n`` others; docs/proofs.md, Lemma 9 (paths).
 
     Also the end of the last forward, and what its backwards but the last wait for at their end.
     """

@@ -247,8 +247,9 @@ def test_what_rules_out_layouts_rules_out_no_better_one(model, devices, batch, s
 @pytest.mark.kernels
 @pytest.mark.parametrize("first", [1, 2, 3])
 def test_bounds_hold_where_layers_in_front_of_the_body_run_again_first(first):
-    """A tower for images takes the first layers of full recompute; docs/proofs.md. The best plan of
-    each pipeline is found below a limit that nothing else stays below."""
+    """A tower for images takes the first layers of full recompute: docs/proofs.md, Lemma 35 (three
+    stages, runs). The best plan of each pipeline is found below a limit that nothing else stays
+    below."""
     tower = {"layers": 2, "hidden": 256, "heads": 2, "ffn": 64, "tokens": 256, "patch_width": 12,
              "merge": 2, "projector_layers": 2}
     where, kernel = cluster("400 MiB"), compiled.load(compiled.ALIKE)[0].alike

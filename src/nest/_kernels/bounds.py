@@ -1,7 +1,7 @@
 """What the stages in front of a cell add to a step at the least.
 
-Shapes as in :mod:`nest._kernels.pipeline`, whose ``Problem`` they bound; the proofs are in
-docs/proofs.md#bounds.
+Shapes as in :mod:`nest._kernels.pipeline`, whose ``Problem`` they bound; proofs:
+docs/proofs.md, Lemma 25 (bounds of a cell).
 """
 
 from __future__ import annotations

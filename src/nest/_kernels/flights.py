@@ -3,7 +3,7 @@
 Shapes: L cuts, K positions, B block sizes, P prices, G signatures, C candidates, Z ways of ZeRO, T
 layer kinds, as in :class:`nest.search.problems.Spans` and ``nest.search.tables.Tables``; N stages
 to look at (a signature under a price), D numbers of stages, cells are the cuts that may lie at a
-position. The proof is in docs/proofs.md#stages-that-no-plan-has.
+position. Proof: docs/proofs.md, Lemma 28 (micro-batches behind).
 """
 
 from __future__ import annotations

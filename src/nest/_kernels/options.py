@@ -447,8 +447,8 @@ def select(t, wanted, limit):
     One is dominated when another is no worse in the first fields of an option: forward, backward,
     with or without what it gathers for the pass behind it, either with what it takes longer behind
     another pass, with what it waits for at the start and leaves at the end of a step; what follows
-    then; micro-batches in flight that fit, and shards (docs/proofs.md has the proof that these
-    suffice). Of equal ones the first stays. Those that alone take ``limit`` seconds a step, take
+    then; micro-batches in flight that fit, and shards. These suffice by docs/proofs.md, Lemma 22
+    (dominated options). Of equal ones the first stays. Those that alone take ``limit`` seconds a step, take
     too much above the least to stay below it, or hold no micro-batch, are no options.
 
     Of recompute, each signature gets what its memory asks for: nothing where that holds all there

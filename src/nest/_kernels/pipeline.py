@@ -365,7 +365,8 @@ def extend_gpipe(old, stage, both, gap, n, m, fronts, new):
 def extend(old, stage, both, gap, n, m, half, hidden, held, fronts, new):
     """The same under 1F1B; ``hidden``, ``held`` and ``fronts`` are bounds of its cell.
 
-    What makes no difference to any front (see docs/proofs.md) is levelled: labels merge.
+    Figures are raised as far as no step below the limit changes, so that labels merge:
+    docs/proofs.md, Lemma 26 (raised figures).
     """
     add_stage(old, stage, both, gap, n, m, half, new)
     rest, after = new[REST], new[AFTER]

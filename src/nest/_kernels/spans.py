@@ -1,7 +1,7 @@
 """Rule out stages by their layers and their block alone, before anything is listed for them.
 
 Shapes: L cuts, K positions, B block sizes, P prices, G signatures, as in
-:class:`nest.search.problems.Spans`; the proof is in docs/proofs.md#stages-that-no-plan-has.
+:class:`nest.search.problems.Spans`. Proof: docs/proofs.md, Lemma 27 (stages that no plan has).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ of: forwards of a stage in a row, then round trips from it through some of the s
 backwards in a row; the same with the round trips of the next stage alone; and those of the stages
 behind, left one, half or none of the micro-batches before the last. Each is a path, so that without
 ZeRO-2 and 3 the form is never above an event simulation. It is exact for stages that are alike
-without hand-over; what it misses of others is in ``docs/proofs.md``.
+without hand-over; docs/simulation.md has its errors for others.
 
 Figures of a stage and those behind it, in seconds from the first forward of the stage on:
 
@@ -82,7 +82,7 @@ def add_stage(
     Notes
     -----
     Non-decreasing in every time; a second more of a wait or of what is left after the backward
-    costs a second at the most. See docs/proofs.md.
+    costs a second at the most: docs/proofs.md, Lemma 11 (dominance).
     """
     sent = add_passes(old, stage, both, gap, n, m, half, new)
     f, rest, left, exchange = stage.forward, new[REST], stage.left, old[EXCHANGE]

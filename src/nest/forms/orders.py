@@ -189,7 +189,7 @@ def leave_out(p: int, v: int, m: int, group: int, count: int, order: Order) -> N
     Rows are cut in front of a forward of the last group that is whole, and in front of that of the
     group before: between them and at them, all is the same for each group. The first rank has p - 1
     more forwards in front of the cut than the last one, so that no pass in front waits for one
-    behind (docs/proofs.md).
+    behind: docs/proofs.md, Lemma 15 (groups left out).
     """
     order.more[0], order.more[1] = count, group
     for s in range(p):

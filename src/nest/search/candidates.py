@@ -187,8 +187,8 @@ class Candidates:
         self._exchanges = exchanges if self.fabric.by_links else None
 
     def _leave_out_divided(self, keys: list[tuple[int, int]], left: NDArray[np.bool_]) -> None:
-        """Of ``left``, (keys, S), splits that divide what could be whole; docs/proofs.md, "Context
-        parallelism and whole samples"."""
+        """Of ``left``, (keys, S), splits that divide what could be whole: docs/proofs.md, Lemma 17
+        (whole samples)."""
         s, space, degrees = self.splits, self.space, self.splits.tp * 2 + self.splits.sp
         whole = np.isin(degrees, degrees[left.all(axis=0) & (s.cp == 1)])
         for cp in np.unique(s.cp[s.cp > 1]).tolist():

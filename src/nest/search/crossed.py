@@ -1,6 +1,7 @@
 """Pipelines whose stages hold two copies of the model together (DualPipe), as a space of their own.
 
 They are searched behind all others, so that most candidates are left out before they are priced.
+Proof: docs/proofs.md, Lemma 46 (DualPipe).
 
 Shapes: C candidates, R recompute policies, T layer kinds, Q pipelines; others as in
 ``nest.search.tensors``.

@@ -23,7 +23,7 @@ class Exchanges:
 
     All else of a stage is the same then. A way is left out if another takes no longer, takes no
     longer together with the computing under it, forward and backward, and holds no more, on
-    devices of all types; docs/proofs.md.
+    devices of all types: docs/proofs.md, Lemma 18 (exchanges).
     """
 
     def __init__(self, chain: Chain, fabric: Fabric, settings: Sequence[StageSetting]) -> None:

@@ -1,7 +1,7 @@
 """What no plan of an outer choice takes less than, known from questions about better clusters.
 
 More seconds or bytes of any part never shorten a step. So what was proved of prices holds of all
-that are no lower, part by part: docs/planner.md.
+that are no lower, part by part: docs/proofs.md, Lemma 50 (caches).
 """
 
 from __future__ import annotations

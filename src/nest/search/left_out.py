@@ -1,6 +1,7 @@
 """What a search leaves out of the plans that `evaluate` prices, for the certificate of a plan.
 
-What is left out because another plan is no slower (docs/proofs.md) is not listed.
+What is left out because another plan is no slower is not listed: docs/proofs.md, Lemma 20
+(candidates) and others.
 """
 
 from __future__ import annotations

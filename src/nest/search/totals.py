@@ -1,6 +1,6 @@
 """What no pipeline of alike stages takes less than: its seconds and bytes in all layers together.
 
-Proofs: ``docs/proofs.md``, "Alike stages".
+Proofs: docs/proofs.md, Lemma 30 (floor of a question) and Lemma 31 (stages that memory needs).
 
 Shapes: C candidates, U bodies, V states, Z ways of ZeRO, R recompute policies, T layer kinds, Q
 pipelines; X = R + 1 choices of recompute: the policies, then full recompute of first layers alone.

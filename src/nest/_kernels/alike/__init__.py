@@ -7,7 +7,7 @@ all pipelines; `work` has its arrays. `sums` over all layers say which pipelines
 the `trips` of micro-batches, which may be better than the best; `cuts` are free where no layouts
 are listed, bounded by each of the `stages`; where too many stay below the best, `labels` find the
 best of them. What is left gets its figures in `chunks` and its seconds in `price`. Proofs:
-``docs/proofs.md``. Read `search`, then `fits`.
+docs/proofs.md, Lemma 30 (floor of a question) and those behind it. Read `search`, then `fits`.
 
 Shapes: C candidates, Z ways of ZeRO, R recompute policies, T kinds, Q pipelines, N layers, G
 signatures, Y classes of places, S most stages, V most chunks a stage.

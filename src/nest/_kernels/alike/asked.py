@@ -1,6 +1,6 @@
 """Which questions have a chance, by sums over all layers, each at its least wherever it is.
 
-Proofs: docs/proofs.md, "Alike stages".
+Proofs: docs/proofs.md, Lemma 30 (floor of a question) and Lemma 31 (stages that memory needs).
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Which layouts no look with another recompute policy can make the best; docs/proofs.md, "A policy
-that takes no longer".
+"""Which layouts no look with another recompute policy can make the best.
+
+Proof: docs/proofs.md, Lemma 42 (policies).
 
 A set of policies is a number, each a bit of it.
 """

@@ -2,7 +2,7 @@
 
 A label is the figures of the stages behind a cut, as in ``nest._kernels.pipeline``, of one block
 size and one set of degrees: it is dropped when another one at its cut is no worse in all figures,
-or when it cannot end below the best. Proofs: docs/proofs.md, "Alike stages".
+or when it cannot end below the best. Proof: docs/proofs.md, Lemma 33 (free cuts).
 """
 
 from __future__ import annotations
