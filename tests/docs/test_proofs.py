@@ -33,7 +33,7 @@ class Lemma(NamedTuple):
 
 @cache
 def lemmas() -> dict[int, Lemma]:
-    """Each lemma of the page by its number; its text ends where the next one or a heading begins."""
+    """Each lemma of the page by its number; its text ends at the next one or at a heading."""
     found = {}
     for part in re.split(r"^(?=## )", PAGE, flags=re.MULTILINE):
         section = re.sub(r"[^\w\- ]", "", part.splitlines()[0].lstrip("#").strip().lower())

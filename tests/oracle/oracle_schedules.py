@@ -36,7 +36,8 @@ class Schedule(Protocol):
 
 
 class OneFOneB:
-    """Paths of docs/proofs.md, Lemma 9 (paths); carried are a :class:`Front`, and how it starts and ends.
+    """Paths of docs/proofs.md, Lemma 9 (paths); carried are a :class:`Front`, and how it starts and
+    ends.
 
     ``done`` and ``idle``: until all have finished that hold no copy of a tied table. ``ready`` and
     ``idle_ready``: until the gradients of all copies are there; ``exchange``: what copies do then.

@@ -448,8 +448,8 @@ def select(t, wanted, limit):
     with or without what it gathers for the pass behind it, either with what it takes longer behind
     another pass, with what it waits for at the start and leaves at the end of a step; what follows
     then; micro-batches in flight that fit, and shards. These suffice by docs/proofs.md, Lemma 22
-    (dominated options). Of equal ones the first stays. Those that alone take ``limit`` seconds a step, take
-    too much above the least to stay below it, or hold no micro-batch, are no options.
+    (dominated options). Of equal ones the first stays. Those that alone take ``limit`` seconds a
+    step, take too much above the least to stay below it, or hold no micro-batch, are no options.
 
     Of recompute, each signature gets what its memory asks for: nothing where that holds all there
     is to hold, else also each policy that holds more, and of "the first r layers" the least r for
