@@ -32,8 +32,9 @@ def random_block(rng: np.random.Generator) -> dict[str, Any]:
     ahead[..., 1] += np.where(rng.random(ahead.shape[:-1]) < 0.9, ahead[..., 0], 1.0)
     back[..., 1] += np.where(rng.random(back.shape[:-1]) < 0.9, back[..., 0], 1.0)
     state = some(STATES, ZEROS, KINDS, 9)
-    # ZeRO gathers parameters before each layer or once a step, never both.
-    state[:, 0, :, 0], state[:, 1, :, 4] = 0.0, 0.0
+    # ZeRO gathers parameters before each layer or once a step, never both; else computing hides
+    # no scatters, but reductions.
+    state[:, 0, :, [0, 2]], state[:, 1, :, 4] = 0.0, 0.0
     state[..., 1] = state[..., 0]
     degrees = rng.integers(0, BODIES, size=20)
     return {
