@@ -81,7 +81,7 @@ def test_lemmas_are_numbered_and_names_are_unique() -> None:
 
 @pytest.mark.parametrize("number", lemmas())
 def test_a_lemma_has_a_proof_and_a_test(number: int) -> None:
-    text = lemmas()[number].text
+    text = " ".join(lemmas()[number].text.split())
     assert text.count("*Proof.*") == text.count("*Tried by*") == 1
     statement, _, rest = text.partition("*Proof.*")
     proof, _, tried = rest.partition("*Tried by*")
