@@ -102,7 +102,7 @@ def test_sources_name_lemmas_that_exist(path: Path) -> None:
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_documents_name_lemmas_that_exist(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
+    text = " ".join(path.read_text(encoding="utf-8").split())
     assert [*wrong(text, False)] == []
     for number, section in re.findall(r"\[Lemma (\d+)\]\((?:docs/)?proofs\.md#([\w-]+)\)", text):
         assert lemmas()[int(number)].section == section, f"Lemma {number}"
