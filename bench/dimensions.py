@@ -22,7 +22,8 @@ from nest.inputs.job import DEFAULT_STACK
 from nest.inputs.space import LARGEST
 from nest.model import Chain
 from nest.search import compiled
-from nest.search.rounds import search_one
+from nest.search.branch_and_bound import search_one
+from nest.search.query import Query
 from nest.search.solution import Found
 
 CLUSTERS = (("h100-spine-leaf", 1024), ("dgx-h100", 512), ("gb200-nvl72", 576))
@@ -71,7 +72,7 @@ class Question(NamedTuple):
         job = nest.Job(global_batch=self.sequences, seq_len=self.seq_len,
                        stack=load_stack(self.stack).replace(capabilities=None),
                        memory_margin=0.0)
-        return search_one(self.chain(), cluster, job, space, beyond_stack=True)
+        return search_one(Query(self.chain(), cluster, job, space, beyond_stack=True))
 
     def chain(self) -> Chain:
         """Layers of the model."""

@@ -32,8 +32,9 @@ from nest.planners import planner
 from nest.planners.compare import shortage
 from nest.planners.prices import PlannerPrices
 from nest.search import compiled
+from nest.search.branch_and_bound import search_one
 from nest.search.progress import Watch
-from nest.search.rounds import search_one
+from nest.search.query import Control, Query
 from nest.search.solution import Found
 
 MODELS = ("bert-large", "llama2-7b", "llama3-70b", "gpt3-175b", "mixtral-8x7b", "deepseek-v3")
@@ -107,8 +108,8 @@ class Asked:
     ) -> Found:
         """The best plan within bounds, on another cluster where one is given."""
         space = SearchSpace.parse({**self.space, **bounds})
-        return search_one(self.chain, cluster or self.cluster, self.job, space,
-                          watch=Watch(seconds), beyond_stack=True)
+        return search_one(Query(self.chain, cluster or self.cluster, self.job, space, True),
+                          Control(watch=Watch(seconds)))
 
     def price(self, plan: Configuration, cluster: Cluster | None = None) -> Plan:
         """A plan on the true cluster, or on another one."""
@@ -155,8 +156,8 @@ class Asked:
         least, chosen, proven = math.inf, None, True
         for bounds in ways:
             space = SearchSpace.parse({**self.space, **bounds})
-            found = search_one(self.chain, self.cluster, self.job, space, below=least,
-                               watch=Watch(SECONDS), beyond_stack=True)
+            found = search_one(Query(self.chain, self.cluster, self.job, space, True),
+                               Control(watch=Watch(SECONDS)), least)
             # A search below a limit that finds nothing proves that the limit is not undercut.
             proven &= found.lower_bound >= min(found.step_time, least) * (1.0 - 1e-9)
             if found.configuration is not None:

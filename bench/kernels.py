@@ -13,7 +13,7 @@ import importlib.util
 import operator
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from time import process_time
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -24,15 +24,14 @@ from cases import Case
 from numba import njit
 from numba.core import config
 
-import nest.search.rounds as searching
 from nest.evaluation.evaluate import chain_of
 from nest.forms import one_f_one_b
-from nest.inputs import SearchSpace
-from nest.search import compiled
+from nest.search import branch_and_bound, compiled
 from nest.search.alike import Alike
 from nest.search.problems import Problem
+from nest.search.query import Control, Query
 from nest.search.solution import Found
-from nest.search.tensors import Builder
+from nest.search.tensors import Formulation
 
 CASES = [Case(model, "h100-spine-leaf", 1024)
          for model in ("llama3-70b", "deepseek-v3", "llama3.1-405b")]
@@ -150,23 +149,18 @@ def profile(case: Case) -> Profile:
     pairs, largest, problem = 0.0, 0, ()
     kernels, _ = compiled.load()
 
-    class Timed(Builder):
-        def __init__(self, *arguments: Any, **named: Any) -> None:
-            with _clock(parts, "prices of all layers"):
-                super().__init__(*arguments, **named)
-
     def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def run(*arguments: Any) -> Any:
             with _clock(parts, name):
                 return function(*arguments)
         return run
 
-    for name in ("tables", "spans", "problem"):
-        setattr(Timed, name, timed("arrays of an outer choice", getattr(Builder, name)))
-
-    class TimedAlike(Alike):
-        arrays = timed("arrays of an outer choice", Alike.arrays)
-        rings = timed("arrays of an outer choice", Alike.rings)
+    clocks = [(cls, name, timed("arrays of an outer choice", getattr(cls, name)))
+              for cls, names in ((Formulation, ("tables", "spans", "problem")),
+                                 (Alike, ("arrays", "rings"))) for name in names]
+    clocks.append((branch_and_bound, "formulate",
+                   timed("prices of all layers", branch_and_bound.formulate)))
+    clocks.append((compiled, "load", lambda *_: (clocked, 0.0)))
 
     def select(t: Any, *rest: Any) -> Any:
         nonlocal pairs
@@ -187,11 +181,12 @@ def profile(case: Case) -> Profile:
     clocked = kernels._replace(
         select=select, solve=solve, useful=timed("useful", kernels.useful),
         alike=timed("alike", kernels.alike))
-    with (patch.object(searching, "Builder", Timed), patch.object(searching, "Alike", TimedAlike),
-          patch.object(compiled, "load", lambda *_: (clocked, 0.0))):
+    with ExitStack() as stack:
+        for where, name, clock in clocks:
+            stack.enter_context(patch.object(where, name, clock))
         started = process_time()
-        found = searching.search_one(
-            chain, cluster, job, SearchSpace(), threads=1, beyond_stack=True)
+        found = branch_and_bound.search_one(
+            Query(chain, cluster, job, beyond_stack=True), Control(1))
         seconds = process_time() - started
     parts["the rest"] = seconds - sum(parts.values())
     return Profile(found, seconds, dict(parts), pairs, problem)
@@ -352,7 +347,7 @@ def main() -> None:
         print(f"\n{case}: {run.seconds:.2f} s on one thread")
         for name, seconds in sorted(run.parts.items(), key=lambda part: -part[1]):
             print(f"  {name:26} {seconds:6.2f} s {100 * seconds / run.seconds:5.1f} %")
-        transitions = run.found.transitions
+        transitions = run.found.effort.transitions
         each = run.parts["solve"] / transitions
         print(f"  solve: {transitions:,} transitions, {1e-6 / each:.1f} million a second, "
               f"{1e9 * each:.0f} ns each")

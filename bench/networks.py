@@ -19,8 +19,9 @@ import time
 import nest
 from nest.evaluation.evaluate import chain_of
 from nest.search import compiled
-from nest.search.rounds import search_one
-from nest.search.tensors import Builder
+from nest.search.branch_and_bound import search_one
+from nest.search.formulating import formulate
+from nest.search.query import Query
 
 NETWORKS = (
     "torus:dims=4x4x4", "torus:dims=8x8x16", "torus:dims=16x16x16",
@@ -40,15 +41,14 @@ def measure(text: str) -> dict[str, object]:
     chain = chain_of(nest.load_model("llama2-7b"))
     job = nest.Job(global_batch=4 * cluster.size, seq_len=4096)
     started = time.perf_counter()
-    builder = Builder(chain, cluster, job, nest.SearchSpace())
+    f = formulate(Query(chain, cluster, job))
     tensors = time.perf_counter() - started
-    found = search_one(
-        chain, cluster.replace(name="again"), job, nest.SearchSpace(), beyond_stack=True)
+    found = search_one(Query(chain, cluster.replace(name="again"), job, beyond_stack=True))
     return {
         "network": f"`{text}`", "devices": f"{cluster.size:,}",
         "groups": " x ".join(str(level.size) for level in cluster.levels),
-        "rows": f"{len(builder.rows.block):,}", "read, s": f"{read:.2f}",
-        "tensors, s": f"{tensors:.2f}", "search, s": f"{found.seconds:.2f}",
+        "rows": f"{len(f.listing.rows.block):,}", "read, s": f"{read:.2f}",
+        "tensors, s": f"{tensors:.2f}", "search, s": f"{found.effort.seconds:.2f}",
         "peak, MiB": f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:,.0f}",
     }
 

@@ -21,9 +21,9 @@ import sys
 from cases import CASES, DEVICES, Case
 
 from nest.evaluation.evaluate import chain_of
-from nest.inputs import SearchSpace
 from nest.search import compiled
-from nest.search.rounds import search_one
+from nest.search.branch_and_bound import search_one
+from nest.search.query import Query
 from nest.search.solution import Found
 
 RUNS, LONG = 3, 5.0
@@ -32,16 +32,18 @@ RUNS, LONG = 3, 5.0
 def ask(case: Case, faster: float = 1.0) -> Found:
     """Search a case once."""
     model, cluster, job = case.question(faster)
-    return search_one(chain_of(model), cluster, job, SearchSpace(), beyond_stack=True)
+    return search_one(Query(chain_of(model), cluster, job, beyond_stack=True))
 
 
 def measure(case: Case) -> dict[str, float]:
     """Figures of one case, in this process."""
     compiled.load()
     found = ask(case)
+    effort = found.effort
     return {
-        "seconds": found.seconds, "again": ask(case, faster=1.1).seconds, "solved": found.solved,
-        "cells": found.cells, "labels": found.labels, "transitions": found.transitions,
+        "seconds": effort.seconds, "again": ask(case, faster=1.1).effort.seconds,
+        "solved": effort.solved, "cells": effort.cells, "labels": effort.labels,
+        "transitions": effort.transitions,
         "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "step": found.step_time,
     }

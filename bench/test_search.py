@@ -14,9 +14,9 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 import nest
 from nest.evaluation.evaluate import chain_of
-from nest.inputs import SearchSpace
 from nest.search import compiled
-from nest.search.rounds import search_one
+from nest.search.branch_and_bound import search_one
+from nest.search.query import Query
 from nest.search.solution import Found
 
 
@@ -30,11 +30,12 @@ def test_search(benchmark: BenchmarkFixture, case: Case) -> None:
     model, cluster, job = case.question()
     chain = chain_of(model)
     found: Found = benchmark.pedantic(
-        search_one, (chain, cluster, job, SearchSpace()), rounds=3, warmup_rounds=1
+        search_one, (Query(chain, cluster, job),), rounds=3, warmup_rounds=1
     )
     benchmark.extra_info.update(
-        step_time_s=found.step_time, solved=found.solved, cells=found.cells, labels=found.labels,
-        transitions=found.transitions, threads=found.threads,
+        step_time_s=found.step_time, solved=found.effort.solved, cells=found.effort.cells,
+        labels=found.effort.labels, transitions=found.effort.transitions,
+        threads=found.effort.threads,
     )
     assert found.configuration is not None
     plan = nest.evaluate(model, cluster, job, found.configuration)

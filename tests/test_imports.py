@@ -193,4 +193,4 @@ def test_matplotlib_is_loaded_for_pictures_only() -> None:
 def test_evaluate_loads_no_compiler() -> None:
     loaded = loaded_by("import nest; nest.evaluate; nest.load_model('bert-large')")
     assert "numpy" in loaded
-    assert not loaded & {"numba", "nest.search.rounds", "nest._kernels"}
+    assert not loaded & {"numba", "nest.search.branch_and_bound", "nest._kernels"}

@@ -9,10 +9,10 @@ import math
 import sys
 from collections.abc import Iterable
 from threading import RLock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple, TypedDict, Unpack
 
 from nest.costs.memory import memory_problem
-from nest.errors import InputError, KernelError, LimitError
+from nest.errors import InfeasibleError, InputError, KernelError, LimitError
 from nest.evaluation.evaluate import chain_of, need_question, priced
 from nest.evaluation.plans import Alternative, Plan, SearchReport
 from nest.inputs.arguments import need, need_bytes, need_count, need_seconds, takes
@@ -30,8 +30,9 @@ from nest.units import format_seconds, shorten
 
 if TYPE_CHECKING:
     from nest.questions import Question
-    from nest.search.kept import Kept
-    from nest.search.progress import Follower, Watch
+    from nest.search.cache import Cache
+    from nest.search.progress import Follower
+    from nest.search.query import Control, Query
     from nest.search.solution import Found
 
 MOST_BATCHES = 1000
@@ -42,6 +43,19 @@ NEAR = 1.0 + 1e-8
 """A plan that is known is found below its price times this."""
 TOLERANCE = 1e-9
 """Relative difference between the search and ``evaluate`` above which the search is wrong."""
+
+
+class Options(TypedDict, total=False):
+    """Arguments of :func:`plan` by name."""
+
+    threads: int | None
+    top: int
+    time_limit: float | None
+    reorder: bool
+    fillings: bool
+    beyond_stack: bool
+    near_batches: bool
+    progress: Follower | None
 
 
 def plan(
@@ -131,24 +145,24 @@ class Planner:
     """
 
     def __init__(self, memory: int = PLANNER_MEMORY) -> None:
-        from nest.search.kept import Kept
+        from nest.search.cache import Cache
 
         need_bytes("memory", memory)
-        self._kept, self._lock, self._asked = Kept(int(memory)), RLock(), False
+        self._cache, self._lock, self._asked = Cache(int(memory)), RLock(), False
 
     @property
     def memory(self) -> int:
         """Bytes that it may keep."""
-        return self._kept.most
+        return self._cache.most
 
     @property
     def held(self) -> int:
         """Bytes that it keeps now, at most ``memory``."""
-        return self._kept.size
+        return self._cache.size
 
     def plan(
         self, model: Model | Profile, cluster: Cluster, job: Job,
-        space: SearchSpace | None = None, **options: Any,
+        space: SearchSpace | None = None, **options: Unpack[Options],
     ) -> Plan:
         """The fastest configuration; arguments and errors are those of :func:`plan`.
 
@@ -156,113 +170,164 @@ class Planner:
         ------
         InputError : besides, where its own ``progress`` asks it while it answers.
         """
+        return self.answer(_question(model, cluster, job, space, options),
+                           options.get("threads"), options.get("progress"))
+
+    @takes(progress="function")
+    def answer(
+        self, question: Question, threads: int | None = None, progress: Follower | None = None
+    ) -> Plan:
+        """The plan that a question asks for; errors are those of :func:`plan`."""
         with self._lock:
             if self._asked:
                 raise InputError("planner: is asked by the progress of its own question; allowed: "
                                  "nest.plan or another nest.Planner there, or after the answer")
             self._asked = True
             try:
-                return _planned(self._kept, model, cluster, job, space, **options)
+                return _planned(question, _control(question, threads, progress, self._cache))
             finally:
                 self._asked = False
-                self._kept.settle()
-
-    def answer(
-        self, question: Question, threads: int | None = None, progress: Follower | None = None
-    ) -> Plan:
-        """The plan that a question asks for; errors are those of :func:`plan`."""
-        search = question.search
-        return self.plan(
-            question.subject, question.cluster, question.job, question.space, threads=threads,
-            top=question.top, time_limit=search.time_limit, reorder=search.reorder,
-            fillings=search.fillings, beyond_stack=search.beyond_stack,
-            near_batches=question.near_batches, progress=progress)
+                self._cache.settle()
 
 
-class Last:
+class WarmStart:
     """The plan that answered the last question of a family."""
 
     configuration: Configuration | None = None
 
 
-@takes(progress="function")
-def _planned(
-    kept: Kept, model: Model | Profile, cluster: Cluster, job: Job,
-    space: SearchSpace | None = None, *, threads: int | None = None, top: int = 1,
-    time_limit: float | None = None, reorder: bool = True, fillings: bool = False,
-    beyond_stack: bool = False, near_batches: bool = False, progress: Follower | None = None,
-) -> Plan:
+class _Priced(NamedTuple):
+    """A warm start, and its plan with the prices of today; None: there is none, or it does not fit.
+    """
+
+    start: WarmStart
+    plan: Plan | None
+
+    @property
+    def limit(self) -> float:
+        """Seconds below which it is found again."""
+        return math.inf if self.plan is None else self.plan.step_time_s * NEAR
+
+
+def _question(
+    model: Model | Profile, cluster: Cluster, job: Job, space: SearchSpace | None,
+    options: Options,
+) -> Question:
+    """The question that arguments ask, checked."""
     need_question(model, cluster, job)
     space = SearchSpace() if space is None else space
     need("space", space, (SearchSpace,), "nest.SearchSpace(tp=8)")
-    top = need_count("top", top)
-    threads = None if threads is None else need_count("threads", threads)
-    if time_limit is not None:
+    if unknown := [*options.keys() - Options.__annotations__.keys()]:
+        raise TypeError(f"plan() got an unexpected keyword argument {unknown[0]!r}")
+    if (time_limit := options.get("time_limit")) is not None:
         need_seconds("time_limit", time_limit)
-    chain = kept.of(("chain", model), lambda: chain_of(model))
-    problems = [*filter(None, [sequence_problem(chain, job), memory_problem(cluster, job)])]
-    problems += space_problems(chain, cluster, job, space)
-    if not beyond_stack:
+    top = need_count("top", options.get("top", 1))
+    from nest.questions import Question, Search
+
+    # Its parts are checked already.
+    how = {name: value for name, value in options.items() if name in Search.model_fields}
+    return Question.model_construct(
+        model=model if isinstance(model, Model) else None,
+        profile=model if isinstance(model, Profile) else None, cluster=cluster, job=job,
+        space=space, search=Search().unchecked(**how), top=top,
+        near_batches=options.get("near_batches", False))
+
+
+def _control(
+    question: Question, threads: int | None, progress: Follower | None, cache: Cache
+) -> Control:
+    """What a search may use for a question."""
+    from nest.search.progress import Watch
+    from nest.search.query import Control
+
+    limit = question.search.time_limit
+    return Control(None if threads is None else need_count("threads", threads),
+                   Watch(math.inf if limit is None else limit, progress), cache)
+
+
+def _query(question: Question, cache: Cache) -> Query:
+    """What the search is asked.
+
+    Raises
+    ------
+    InputError : model, cluster, job and space are incompatible.
+    """
+    from nest.search.query import Query
+
+    model, cluster, job, space = (
+        question.subject, question.cluster, question.job, question.space)
+    chain = cache.of(("chain", model), lambda: chain_of(model))
+    problems = _problems(chain, cluster, job, space)
+    if not question.search.beyond_stack:
         problems += cannot_offload(job, space.offload)
     if problems:
         raise InputError("\n".join(problems), tuple(problems))
-    from nest.search.progress import Watch
+    return Query(chain, cluster, job, space, question.search.beyond_stack, question.top)
 
-    watch = Watch(math.inf if time_limit is None else time_limit, progress)
-    last = _last(kept, chain, cluster, job, space, beyond_stack)
-    near = _still_good(last, chain, cluster, job)
-    cluster, found = _searched(
-        chain, cluster, job, space, watch, reorder=reorder, fillings=fillings,
-        beyond_stack=beyond_stack, threads=threads, top=top, kept=kept, near=near)
-    if found.configuration is None and found.lower_bound < math.inf:
-        if not watch.over:
-            raise LimitError("no plan was found that fits into the memory of the hosts, which does "
-                             "not prove that there is none: keep less there (offload)")
-        when = "before the search was stopped" if watch.stopped else f"in {time_limit:g} s"
-        raise LimitError(
-            f"no plan was found {when}; the lower bound is "
-            f"{format_seconds(found.lower_bound)} per step: allow more time or bound the space"
-        )
+
+def _problems(chain: Chain, cluster: Cluster, job: Job, space: SearchSpace) -> list[str]:
+    """Why nothing can be planned, whatever the stack."""
+    found = [*filter(None, [sequence_problem(chain, job), memory_problem(cluster, job)])]
+    return [*found, *space_problems(chain, cluster, job, space)]
+
+
+def _planned(question: Question, control: Control) -> Plan:
+    """The fastest plan, confirmed."""
+    query = _query(question, control.cache)
+    warm = _warm_start(query, control.cache)
+    query, found = _searched(question, query, control, warm)
     if found.configuration is None:
+        raise _no_plan(question, found, control)
+    again = warm.plan is not None and found.configuration == warm.start.configuration
+    warm.start.configuration = found.configuration
+    best = _confirmed(query, found.configuration, found.step_time, warm.plan if again else None)
+    if not query.beyond_stack and best.runnable is False:
+        raise KernelError(f"the stack cannot run what was found: {best.not_runnable}")
+    alternatives = []
+    for value, configuration in found.others:
+        seconds = _confirmed(query, configuration, value).step_time_s
+        alternatives.append(Alternative(
+            step_time_s=seconds, slower=max(0.0, seconds / best.step_time_s - 1.0),
+            configuration=configuration))
+    better = None
+    if question.near_batches:
+        from nest.search.batches import better_batch
+
+        better = better_batch(query, control, best.step_time_s)
+    lower = best.step_time_s if found.proved else found.lower_bound
+    return best.unchecked(
+        optimal=found.proved, lower_bound_s=lower, gap=best.step_time_s / lower - 1.0,
+        alternatives=tuple(alternatives), alternatives_proved=found.others_proved,
+        better_batch=better, search=_report(query, found))
+
+
+def _no_plan(question: Question, found: Found, control: Control) -> InfeasibleError | LimitError:
+    """Why no plan was found."""
+    watch = control.watch
+    if found.lower_bound == math.inf:
         from nest.explanation.infeasible import explain
         from nest.search.compiled import announce
 
         if announce is not None:
             announce("Nothing fits; looking for the nearest miss ...")
-        raise explain(model, found.builder, threads, watch)
-    known = near if near is not None and found.configuration == last.configuration else None
-    last.configuration = found.configuration
-    best = _confirmed(chain, cluster, job, found.configuration, found.step_time, known)
-    if not beyond_stack and best.runnable is False:
-        raise KernelError(f"the stack cannot run what was found: {best.not_runnable}")
-    alternatives = []
-    for value, configuration in found.others:
-        seconds = _confirmed(chain, cluster, job, configuration, value).step_time_s
-        alternatives.append(Alternative(
-            step_time_s=seconds, slower=max(0.0, seconds / best.step_time_s - 1.0),
-            configuration=configuration))
+        return explain(question.subject, found.formulation, control)
+    if not watch.over:
+        return LimitError("no plan was found that fits into the memory of the hosts, which does "
+                          "not prove that there is none: keep less there (offload)")
+    when = "before the search was stopped" if watch.stopped else (
+        f"in {question.search.time_limit:g} s")
+    return LimitError(
+        f"no plan was found {when}; the lower bound is "
+        f"{format_seconds(found.lower_bound)} per step: allow more time or bound the space")
+
+
+def _report(query: Query, found: Found) -> SearchReport:
+    """What the search did."""
     from nest.search.left_out import left_out
 
-    within = not beyond_stack and job.stack.capabilities is not None
-    report = SearchReport(
-        seconds=found.seconds, compile_seconds=found.compile_seconds, threads=found.threads,
-        solved=found.solved, pruned=found.pruned, cells=found.cells, labels=found.labels,
-        transitions=found.transitions, peak_bytes=_peak_bytes(), space=space.describe(),
-        within_stack=within,
-        left_out=left_out(found.builder, job.stack.capabilities if within else None),
-    )
-    better = None
-    if near_batches:
-        from nest.search.batches import better_batch
-
-        better = better_batch(chain, cluster, job, space, best.step_time_s, threads, watch,
-                              found.builder.signatures)
-    optimal = found.lower_bound >= found.step_time
-    lower = best.step_time_s if optimal else found.lower_bound
-    return best.unchecked(
-        optimal=optimal, lower_bound_s=lower, gap=best.step_time_s / lower - 1.0,
-        alternatives=tuple(alternatives), alternatives_proved=found.others_proved,
-        better_batch=better, search=report)
+    return SearchReport(
+        **found.effort._asdict(), peak_bytes=_peak_bytes(), space=query.space.describe(),
+        within_stack=query.rules is not None, left_out=left_out(found.formulation, query.rules))
 
 
 def plan_batches(
@@ -271,7 +336,7 @@ def plan_batches(
     job: Job,
     batches: Iterable[int],
     space: SearchSpace | None = None,
-    **options: Any,
+    **options: Unpack[Options],
 ) -> Plan:
     """Find the batch, and the plan for it, that take the least time per sequence.
 
@@ -296,30 +361,25 @@ def plan_batches(
     InputError : no batch or more than 1,000, or as :func:`nest.plan`, if it is so for each batch.
     InfeasibleError : nothing fits with any batch; carries the nearest miss of one of them.
     """
-    need_question(model, cluster, job)
-    space = SearchSpace() if space is None else space
-    need("space", space, (SearchSpace,), "nest.SearchSpace(tp=8)")
+    question = _question(model, cluster, job, space, options)
     jobs = [job.replace(global_batch=batch) for batch in _counted(batches)]
     jobs.sort(key=lambda each: (-len(divisors(each.global_batch)), each.global_batch))
     chain = chain_of(model)
-    legal = [each for each in jobs if not any((
-        sequence_problem(chain, each), memory_problem(cluster, each),
-        *space_problems(chain, cluster, each, space)))]
+    legal = [each for each in jobs if not _problems(chain, cluster, each, question.space)]
+    from nest.search.cache import Cache
     from nest.search.offloads import search
-    from nest.search.progress import Watch
+    from nest.search.query import Query
 
-    watch = Watch(options.get("time_limit") or math.inf, options.get("progress"))
-    best, least, known = (legal or jobs)[0], math.inf, None
+    control = _control(question, options.get("threads"), options.get("progress"), Cache())
+    query = Query(chain, cluster, job, question.space, question.search.beyond_stack)
+    best, least = (legal or jobs)[0], math.inf
     for each in legal:
-        if watch.over:
+        if control.watch.over:
             break
-        found = search(chain, cluster, each, space, options.get("threads"), watch=watch,
-                       below=least * each.global_batch,
-                       beyond_stack=options.get("beyond_stack", False), known=known)
-        known = found.builder.signatures
+        found = search(query.replace(job=each), control, below=least * each.global_batch)
         if found.configuration is not None:
             best, least = each, found.step_time / each.global_batch
-    return plan(model, cluster, best, space, **options)
+    return plan(model, cluster, best, question.space, **options)
 
 
 def _counted(batches: Iterable[int]) -> list[int]:
@@ -333,78 +393,68 @@ def _counted(batches: Iterable[int]) -> list[int]:
 
 
 def _searched(
-    chain: Chain, cluster: Cluster, job: Job, space: SearchSpace, watch: Watch, *, reorder: bool,
-    fillings: bool, beyond_stack: bool, threads: int | None, top: int, kept: Kept,
-    near: Plan | None,
-) -> tuple[Cluster, Found]:
-    """Search until ``watch`` ends it; the cluster comes back in its best order and filling."""
+    question: Question, query: Query, control: Control, warm: _Priced
+) -> tuple[Query, Found]:
+    """Search until the time is over; the query comes back with the best order and filling."""
     from nest.search.offloads import search
 
-    def best(below: float) -> Found:
-        return search(chain, cluster, job, space, threads=threads, top=top, watch=watch,
-                      beyond_stack=beyond_stack, kept=kept, below=below)
-
-    found = best(math.inf if near is None else near.step_time_s * NEAR)
-    unproved = found.configuration is None or found.lower_bound < found.step_time
-    if near is not None and unproved and not watch.over:
-        found = best(math.inf)
+    cluster, job, space, how = query.cluster, query.job, query.space, question.search
+    found = search(query, control, warm.limit)
+    unproved = found.configuration is None or not found.proved
+    if warm.plan is not None and unproved and not control.watch.over:
+        found = search(query, control)
     replicas = [n for n in divisors(job.global_batch)
                 if n <= cluster.size and space.allows("outer_dp", n)]
-    for other, count in (*(other_orders(cluster, replicas) if reorder else ()),
-                         *(other_fillings(cluster) if fillings else ())):
-        if watch.over:
+    for other, count in (*(other_orders(cluster, replicas) if how.reorder else ()),
+                         *(other_fillings(cluster) if how.fillings else ())):
+        if control.watch.over:
             break
         bounds = space if count is None else space.replace(outer_dp=count)
-        tried = search(chain, other, job, bounds, threads=threads, top=top, watch=watch,
-                       below=found.step_time, beyond_stack=beyond_stack,
-                       known=found.builder.signatures, kept=kept)
+        tried = search(query.replace(cluster=other, space=bounds), control, found.step_time)
         if tried.step_time < found.step_time:
             # Plans with other numbers of super-pipelines have other orders.
-            proved = tried.others_proved and (top == 1 or count is None)
-            cluster, found = other, tried._replace(others_proved=proved).after(found)
+            proved = tried.others_proved and (query.top == 1 or count is None)
+            query = query.replace(cluster=other)
+            found = tried._replace(others_proved=proved).after(found)
         else:
             found = found.after(tried)
-    return cluster, found
+    return query, found
 
 
-def _last(
-    kept: Kept, chain: Chain, cluster: Cluster, job: Job, space: SearchSpace, beyond_stack: bool
-) -> Last:
+def _warm_start(query: Query, cache: Cache) -> _Priced:
     """The plan of the question before, where it is one of this space whatever the prices.
 
     Only in the space of a stack: elsewhere plans that are equally fast may be found in turn.
     """
-    own = not beyond_stack and job.stack.capabilities is not None
-    if not own or cluster.links is not None or space.offload != ("none",):
-        return Last()
-    from nest.search.kept import Same
+    cluster = query.cluster
+    if query.rules is None or cluster.links is not None or query.space.offload != ("none",):
+        return _Priced(WarmStart(), None)
+    from nest.search.cache import Identity
 
-    return kept.of(("last", Same(chain), cluster.size, cluster.group_sizes, job, space), Last)
-
-
-def _still_good(last: Last, chain: Chain, cluster: Cluster, job: Job) -> Plan | None:
-    """The last plan with the prices of today; None: there is none, or it does not fit."""
-    if last.configuration is None:
-        return None
-    found = priced(chain, cluster, job, last.configuration)
-    return found if found.feasible else None
+    start = cache.of(("warm start", Identity(query.chain), cluster.size, cluster.group_sizes,
+                      query.job, query.space), WarmStart)
+    if start.configuration is None:
+        return _Priced(start, None)
+    again = priced(query.chain, cluster, query.job, start.configuration)
+    return _Priced(start, again if again.feasible else None)
 
 
 def _confirmed(
-    chain: Chain, cluster: Cluster, job: Job, configuration: Configuration, value: float,
-    known: Plan | None = None,
+    query: Query, configuration: Configuration, value: float, known: Plan | None = None
 ) -> Plan:
     """Price a found configuration with ``evaluate``; the search found ``value`` seconds.
 
     ``known``: its price, where that was asked for before.
     """
-    found = priced(chain, cluster, job, configuration) if known is None else known
-    if not found.feasible or abs(found.step_time_s - value) > TOLERANCE * value:
+    again = known
+    if again is None:
+        again = priced(query.chain, query.cluster, query.job, configuration)
+    if not again.feasible or abs(again.step_time_s - value) > TOLERANCE * value:
         raise KernelError(
-            f"search found {value!r} s, evaluate says {found.step_time_s!r} s, "
-            f"problems: {found.problems}"
+            f"search found {value!r} s, evaluate says {again.step_time_s!r} s, "
+            f"problems: {again.problems}"
         )
-    return found
+    return again
 
 
 def _peak_bytes() -> int:

@@ -431,16 +431,16 @@ def test_names_beside_files_are_in_them(path: Path) -> None:
 
 @pytest.mark.parametrize("text", [
     ":func:`nest.costs.links.Links`", ":func:`never_there`", "see `nest.evaluation.gone`",
-    "``_kernels/gone.py``", "docs/gone.md", "`Builder.never_there`", "`never_there_at_all`",
+    "``_kernels/gone.py``", "docs/gone.md", "`Formulation.never_there`", "`never_there_at_all`",
 ])
 def test_what_is_gone_is_found(text: str) -> None:
-    assert list(stale(text, "nest.search.tensors", "Builder", PACKAGE / "search"))
+    assert list(stale(text, "nest.search.tensors", "Formulation", PACKAGE / "search"))
 
 
 @pytest.mark.parametrize("text", [
-    ":func:`nest.costs.stage.chunk_costs`", ":meth:`degrees`", ":class:`Builder`",
-    "see `nest.evaluate`", "``_kernels/options.py``", "docs/glossary.md", "`Builder.degrees`",
+    ":func:`nest.costs.stage.chunk_costs`", ":meth:`degrees`", ":class:`Formulation`",
+    "see `nest.evaluate`", "``_kernels/options.py``", "docs/glossary.md", "`Formulation.degrees`",
     "`nest.plan/1`", "`layer_gap`", "config.json",
 ])
 def test_what_is_there_is_not(text: str) -> None:
-    assert not list(stale(text, "nest.search.tensors", "Builder", PACKAGE / "search"))
+    assert not list(stale(text, "nest.search.tensors", "Formulation", PACKAGE / "search"))

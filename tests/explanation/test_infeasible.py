@@ -11,7 +11,7 @@ import nest
 from nest.explanation.infeasible import _Probe
 from nest.inputs import load_stack
 from nest.search import compiled
-from nest.search.progress import Watch
+from nest.search.query import Control, Query
 
 pytestmark = pytest.mark.kernels
 uncompiled = pytest.mark.kernels(uncompiled=True)
@@ -81,12 +81,12 @@ def test_the_devices_named_are_a_number_that_the_cluster_can_have(least, monkeyp
     part = nest.load_cluster("h100-spine-leaf", devices=8)
     asked = []
 
-    def enough(_: object, __: object, cluster: nest.Cluster) -> bool | None:
+    def enough(_: object, cluster: nest.Cluster) -> bool | None:
         asked.append(cluster)
         return True if cluster.size >= least else None
 
     monkeypatch.setattr(_Probe, "_any", enough)
-    probe = _Probe(None, part, JOB, nest.SearchSpace(), 1, Watch())  # type: ignore[arg-type]
+    probe = _Probe(Query(None, part, JOB), Control())  # type: ignore[arg-type]
     texts = list(probe.more_devices(1.5))
     assert all(nest.load_cluster("h100-spine-leaf", devices=x.size) == x for x in asked)
     counts = [text.split()[0].replace(",", "") for text in texts]
@@ -206,7 +206,7 @@ def test_interleaved_bounds_lack_memory_not_rules(beyond, bounds):
 @pytest.mark.parametrize("beyond", [False, True])
 def test_signatures_of_a_graph_are_listed_once(beyond, monkeypatch):
     """They take most of the time where many cuts are possible."""
-    from nest.search import offloads
+    from nest.search import formulating
 
     layer = {"output_bytes": "1 MiB", "tp": {1: {
         "forward": "1 ms", "backward": "2 ms", "parameter_bytes": "1 GiB",
@@ -215,9 +215,9 @@ def test_signatures_of_a_graph_are_listed_once(beyond, monkeypatch):
         {"name": "text", "repeat": 8, **layer},
         {"name": "image", "inputs": [], "repeat": 8, **layer},
         {"name": "join", "inputs": ["text", "image"], **layer}]})
-    calls, listed = [], offloads.signatures
+    calls, listed = [], formulating.signatures
     monkeypatch.setattr(
-        offloads, "signatures", lambda *given: calls.append(given) or listed(*given))
+        formulating, "signatures", lambda *given: calls.append(given) or listed(*given))
     with pytest.raises(nest.InfeasibleError, match=r"\d+ devices \(fewer may do\) instead of 2"):
         nest.plan(towers, nest.load_cluster("dgx-h100", devices=2), JOB, nest.SearchSpace(zero=0),
                   beyond_stack=beyond)

@@ -8,7 +8,8 @@ from test_exact import INSTANCES, mismatch, solved
 
 import nest
 from nest.evaluation.evaluate import chain_of
-from nest.search.tensors import Builder
+from nest.search.formulating import formulate
+from nest.search.query import Query
 
 pytestmark = pytest.mark.kernels(uncompiled=True)
 
@@ -17,9 +18,9 @@ def test_no_plan_takes_less_than_the_bound_of_its_outer_choice() -> None:
     for seed in range(min(INSTANCES, 400)):
         x = instance(seed)
         best = solved(seed).best
-        builder = Builder(x.chain, x.cluster, x.job, x.space)
+        f = formulate(Query(x.chain, x.cluster, x.job, x.space))
         bounds = {(o.outer_dp, o.stride, o.micro_batch): bound
-                  for o, bound in zip(builder.outers, builder.bounds, strict=True)}
+                  for o, bound in zip(f.outers, f.bounds, strict=True)}
         for found in best:
             way = found.configuration
             bound = bounds[way.outer_dp, way.stride, way.micro_batch]
@@ -36,10 +37,10 @@ def test_a_slow_stage_in_front_is_below_the_sum_of_all_and_m_minus_1_slowest() -
     cluster = nest.load_cluster("h100-spine-leaf", devices=2)
     job = nest.Job(global_batch=2, seq_len=1)
     space = nest.SearchSpace(outer_dp=1, micro_batch=1, pp="1,2", vpp=1)
-    builder = Builder(chain_of(profile), cluster, job, space)
+    f = formulate(Query(chain_of(profile), cluster, job, space))
     plan = nest.plan(profile, cluster, job, space, beyond_stack=True)
     assert plan.step_time_s < 2.81
-    assert builder.bounds.tolist() == [2.1]
+    assert f.bounds.tolist() == [2.1]
 
 
 def test_instances_that_a_bound_slightly_too_high_gets_wrong() -> None:

@@ -15,8 +15,9 @@ from nest._kernels.dominance import undominated
 from nest.costs.stage import LayerSeconds, chunk_costs
 from nest.evaluation.evaluate import chain_of
 from nest.forms import gpipe, one_f_one_b
+from nest.search.formulating import formulate, useful_under
+from nest.search.query import Query
 from nest.search.tables import Blocks
-from nest.search.tensors import Builder
 
 pytestmark = pytest.mark.kernels(uncompiled=True)
 KINDS, BODIES, STATES, POLICIES, ZEROS, CLASSES = 2, 12, 3, 3, 2, 2
@@ -115,7 +116,8 @@ def test_a_slow_host_hides_no_better_pair() -> None:
     for seconds in (0.0, 1.0):
         stack = {"base": "megatron-core", "layer_overhead": seconds}
         job = nest.Job(global_batch=16, seq_len=512, stack=stack)
-        useful.append(Builder(chain_of(model), cluster, job, space)._useful(16))
+        f = formulate(Query(chain_of(model), cluster, job, space))
+        useful.append(useful_under(f.choices, f.part, f.layouts.runnable, 16))
     assert all((useful[0][block] == useful[1][block]).all() for block in useful[0])
     assert not all(pairs.all() for pairs in useful[0].values())
 

@@ -17,6 +17,7 @@ from command_line import CLUSTER, TIGHT
 from descriptions import MODEL
 
 import nest
+from nest import api
 from nest.cli.main import main
 from nest.cli.schema import document
 from nest.questions import Answer, Failure, Question, failure, read_question
@@ -222,13 +223,15 @@ def test_ctrl_c_ends_a_stream_cleanly():
     child.stdin.close()
 
 
-def test_a_question_is_asked_as_it_says():
-    given = Question.parse({**QUESTION, "search": {"beyond_stack": True}, "top": 2})
-    asked = {}
-
-    class Planner(nest.Planner):
-        def plan(self, *words, **options):
-            asked.update(options)
-
-    Planner().answer(given, threads=3)
-    assert asked["beyond_stack"] and asked["top"] == 2 and asked["threads"] == 3
+def test_a_question_is_asked_as_it_says(monkeypatch):
+    """As a document and by arguments it is the same, for the search too."""
+    given, asked = Question.parse({
+        **QUESTION, "search": {"beyond_stack": True, "reorder": False}, "top": 2}), []
+    monkeypatch.setattr(api, "_planned", lambda *asked_for: asked.append(asked_for))
+    nest.Planner().answer(given, threads=3)
+    nest.Planner().plan(given.subject, given.cluster, given.job, given.space, threads=3, top=2,
+                   beyond_stack=True, reorder=False)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'tops'"):
+        nest.Planner().plan(given.subject, given.cluster, given.job, tops=2)
+    assert asked[0][0] == asked[1][0] == given
+    assert asked[0][1].threads == asked[1][1].threads == 3

@@ -23,8 +23,10 @@ from nest.model.layouts import family
 from nest.model.legality import divisors
 from nest.search import compiled
 from nest.search.alike import Alike, pipelines
-from nest.search.rounds import search_one
-from nest.search.tensors import Builder
+from nest.search.branch_and_bound import search_one
+from nest.search.formulating import formulate
+from nest.search.query import Control, Query
+from nest.search.runnable import Part
 from nest.stacks import not_runnable
 
 MODEL = {
@@ -142,7 +144,7 @@ def test_no_runnable_pipeline_is_faster(stack, model, memory, batch):
     space = SearchSpace(**FIXED, tp=(1, 2, 4), pp="1..3", vpp="1..2",
                         zero=ZEROS, recompute_layers=f"1,{LARGEST}",
                         **({"etp": 1, "ep": (1, 2)} if chain.experts else {}))
-    found = search_one(chain, where, job, space, beyond_stack=False)
+    found = search_one(Query(chain, where, job, space))
     fitting = seconds_of(chain, where, job, every(chain, where, job))
     assert len(fitting) > 20
     best, way = min(fitting, key=itemgetter(0))
@@ -177,9 +179,10 @@ def test_arrays_are_as_the_kernel_was_compiled_for(stack):
     chain, job = build_chain(load_model(MODEL)), Job(global_batch=4, seq_len=256, stack=stack)
     where, space = cluster("4 GiB"), SearchSpace(mbs=1)
     listed = pipelines(chain, space, where.size, True)
-    builder = Builder(chain, where, job, space, rules=job.stack.capabilities, pipelines=listed)
-    for number in range(len(builder.outers)):
-        for array in Alike(builder).arrays(number, float("inf"))[1]:
+    f = formulate(Query(chain, where, job, space),
+                  Part(job.stack.capabilities, tuple(listed)))
+    for number in range(len(f.outers)):
+        for array in Alike(f).arrays(number, float("inf"))[1]:
             if isinstance(array, np.ndarray):
                 assert array.flags.c_contiguous and array.flags.writeable
 
@@ -225,10 +228,9 @@ def test_what_rules_out_layouts_rules_out_no_better_one(model, devices, batch, s
     chain = build_chain(load_model(model))
     space = SearchSpace(cp=1, tp=(2, 8), recompute_modules="core_attn")
     listed = pipelines(chain, space, where.size, True)
-    builder = Builder(
-        chain, where, job, space, rules=job.stack.capabilities, pipelines=listed)
-    found, kernel = Alike(builder), compiled.load(compiled.ALIKE)[0].alike
-    limit = 1.1 * search_one(chain, where, job, space, threads=1).step_time
+    f = formulate(Query(chain, where, job, space), Part(job.stack.capabilities, tuple(listed)))
+    found, kernel = Alike(f), compiled.load(compiled.ALIKE)[0].alike
+    limit = 1.1 * search_one(Query(chain, where, job, space), Control(1)).step_time
     compared = [0, 0]  # outer choices without and with a plan below the limit
     for number in np.flatnonzero(found.bounds() < limit).tolist():
         degrees = found.degrees(number)
@@ -257,8 +259,8 @@ def test_bounds_hold_where_layers_in_front_of_the_body_run_again_first(first):
     chain = build_chain(load_model({**MODEL, "layers": 5, "vision": tower}))
     space = SearchSpace(cp=1, tp=1, dp_in=1, outer_dp=1, pp=(2, 3), vpp=(1, 2), zero=0,
                         recompute="full", recompute_layers=first)
-    found = Alike(Builder(chain, where, job, space, rules=job.stack.capabilities,
-                          pipelines=pipelines(chain, space, where.size, True)))
+    found = Alike(formulate(Query(chain, where, job, space), Part(
+        job.stack.capabilities, tuple(pipelines(chain, space, where.size, True)))))
     compared = 0
     for number in np.flatnonzero(found.bounds() < np.inf).tolist():
         degrees, rings = found.degrees(number), found.rings(number)

@@ -43,8 +43,9 @@ from nest.forms import gpipe as gpipe_form
 from nest.forms.stage import Stage
 from nest.network.network import load_network
 from nest.search import compiled
+from nest.search.formulating import formulate
+from nest.search.query import Query
 from nest.search.tables import Tables
-from nest.search.tensors import Builder
 
 pytestmark = pytest.mark.kernels(uncompiled=True)
 
@@ -230,31 +231,31 @@ def test_interleaved_seconds() -> None:
 def test_layer_sums(seed: int) -> None:
     """What kernels make of the tables is what the costs say of one layer and one configuration."""
     x = instance(seed)
-    builder = Builder(x.chain, x.cluster, x.job, x.space)
+    f = formulate(Query(x.chain, x.cluster, x.job, x.space))
     rng = np.random.default_rng(seed)
-    figures = np.zeros((len(builder.policies), len(x.chain.kinds), layers.FIELDS))
+    figures = np.zeros((len(f.choices.policies), len(x.chain.kinds), layers.FIELDS))
     layer_sums = compiled_call(layers.layer_sums)
-    for number in rng.permutation(len(builder.outers))[:2].tolist():
-        outer, span = builder.outers[number], builder.span(number)
-        tables = builder.tables(number, False)
+    for number in rng.permutation(len(f.outers))[:2].tolist():
+        outer, span = f.outers[number], f.span(number)
+        tables = f.tables(number, False)
         for c in rng.permutation(span.stop - span.start)[:2].tolist():
-            start = int(builder.rows.start[span][c])
-            for z, (zero, shard) in enumerate(builder.zeros):
-                for r, policy in enumerate(builder.policies):
-                    code = ((c * len(builder.zeros) + z) * len(builder.policies) + r) * (
-                        builder.signatures.longest + 1)
-                    d = builder.degrees(number, code)
+            start = int(f.listing.rows.start[span][c])
+            for z, (zero, shard) in enumerate(f.choices.zeros):
+                for r, policy in enumerate(f.choices.policies):
+                    code = ((c * len(f.choices.zeros) + z) * len(f.choices.policies) + r) * (
+                        f.choices.signatures.longest + 1)
+                    d = f.degrees(number, code)
                     site = Site(*(np.array([value]) for value in (
                         start, d["block"], outer.outer_dp, outer.stride)))
-                    body = bodies(builder.candidates.fabric, site, *(np.array([v]) for v in (
+                    body = bodies(f.choices.candidates.fabric, site, *(np.array([v]) for v in (
                         outer.micro_batch // d["dp_in"], d["tp"], d["sp"], d["cp"],
                         *exchange_of(d["cp_comm"], d["cp"], d["cp_a2a"]), d["ep"], d["etp"])),
                         recompute=np.array([policy]))
-                    state = states(builder.candidates.fabric, site, *(np.array([v]) for v in (
+                    state = states(f.choices.candidates.fabric, site, *(np.array([v]) for v in (
                         d["tp"], d["ep"] * d["etp"], zero, shard)))
                     layer_sums(tables, c, z, r, figures)
                     for kind, found in zip(x.chain.kinds, figures[r], strict=True):
-                        costs = layer_costs(kind, body, state, builder.prices.settings[0])
+                        costs = layer_costs(kind, body, state, f.prices.settings[0])
                         resident = costs.parameters + costs.gradients + costs.optimizer
                         wanted = [*layer_seconds(costs), *(float(value[0]) for value in (
                             costs.buffers, costs.update, costs.tied, resident,
@@ -266,14 +267,14 @@ def test_layer_sums(seed: int) -> None:
 def test_options_of_a_signature(seed: int) -> None:
     """Folded along the tree of signatures, or from scratch under a policy, as in the costs."""
     x = instance(seed)
-    builder = Builder(x.chain, x.cluster, x.job, x.space)
+    f = formulate(Query(x.chain, x.cluster, x.job, x.space))
     rng = np.random.default_rng(seed)
-    s, kinds = builder.signatures, len(x.chain.kinds)
+    s, kinds = f.choices.signatures, len(x.chain.kinds)
     walk, close, recomputed, left_seconds = map(
         compiled_call, (fold.walk, fold.close, fold.recomputed, recompute_changes.left_seconds))
     for gpipe in (False, True):
         for zero in range(4):
-            tables = builder.tables(0, gpipe)._replace(
+            tables = f.tables(0, gpipe)._replace(
                 overlaps=rng.random(3) * (rng.random(3) < 0.8), least=np.zeros(kinds))
             figures = random_layers(rng, kinds, zero)
             for kind, one in enumerate(x.chain.kinds):
@@ -312,7 +313,7 @@ def all_wanted(tables: Tables) -> spans.Wanted:
 def test_faster_options_come_first(seed: int) -> None:
     """Of plans that take the same, the first one found is taken."""
     x = instance(seed)
-    tables = Builder(x.chain, x.cluster, x.job, x.space).tables(0, False)
+    tables = formulate(Query(x.chain, x.cluster, x.job, x.space)).tables(0, False)
     first, *_, found = options.select(tables, all_wanted(tables), 1e9)
     time = found[:, fold.AHEAD] + found[:, fold.BACK]
     begins = np.isin(np.arange(1, len(time)), first)
@@ -330,8 +331,8 @@ def test_room_for_options_makes_no_difference(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(options, "wider", counted)
     for x in map(instance, range(6)):
-        builder = Builder(x.chain, x.cluster, x.job, x.space)
-        tables = builder.tables(0, False)
+        f = formulate(Query(x.chain, x.cluster, x.job, x.space))
+        tables = f.tables(0, False)
         found = []
         for room in ((1, 1), (2, 1000), (5000, 1), (5000, 1000)):
             monkeypatch.setattr(options, "work_of", partial(WORK_OF, options=room[0], each=room[1]))

@@ -15,9 +15,10 @@ from nest.evaluation.even import even_configuration
 from nest.inputs import Job, load_model, load_stack
 from nest.inputs.space import LARGEST, SearchSpace
 from nest.model import build_chain
+from nest.search.formulating import formulate
 from nest.search.offloads import search
-from nest.search.signatures import signatures
-from nest.search.tensors import Builder
+from nest.search.query import Query
+from nest.search.runnable import Part
 
 pytestmark = pytest.mark.kernels
 
@@ -31,9 +32,9 @@ def test_no_runnable_pipeline_is_faster() -> None:
     """The naive enumeration lists every alike pipeline, with `mlp` as its one module."""
     model, where, batch = load_model(TIED), cluster("27 MiB"), job()
     chain = build_chain(model)
-    found = search(chain, where, batch, SearchSpace(
+    found = search(Query(chain, where, batch, SearchSpace(
         cp=1, recompute_modules="mlp", tp=(1, 2, 4), pp="1..3", vpp="1..2", zero=(0, 1),
-        recompute_layers=f"1,{LARGEST}"), beyond_stack=False)
+        recompute_layers=f"1,{LARGEST}")))
     fitting = seconds_of(chain, where, batch, (
         way.replace(stages=tuple(
             stage.replace(recompute_modules=("mlp",)) if stage.recompute == "selective" else stage
@@ -85,8 +86,8 @@ def test_sets_that_are_priced(name: str, groups: list[str], runs: str, stack: st
     known = batch.stack.capabilities
     assert known is not None
     where, space = nest.load_cluster("dgx-h100", devices=8), SearchSpace(tp=1, cp=1, pp=1, ep=1)
-    every, some = ({*Builder(chain, where, batch, space, signatures(chain, batch),
-                             rules=rules).policies} for rules in (None, known))
+    every, some = ({*formulate(Query(chain, where, batch, space), Part(rules)).choices.policies}
+                   for rules in (None, known))
     sets = {frozenset(m) for names in map(str.split, groups)
             for n in range(len(names) + 1) for m in combinations(names, n)
             if not {"moe", "shared_experts"} <= {*m}}

@@ -14,6 +14,7 @@ from nest.inputs import Cluster, Job, load_cluster, load_model, load_stack
 from nest.inputs.space import LARGEST, SearchSpace
 from nest.model import build_chain
 from nest.search.offloads import search
+from nest.search.query import Query
 
 pytestmark = pytest.mark.kernels
 HOST = {"host_link": "20 GB/s", "host_memory": "64 GiB", "host_memory_bandwidth": "50 GB/s"}
@@ -47,7 +48,7 @@ def test_no_runnable_pipeline_is_faster(stack: str, model: Any, memory: str, way
         cp=1, recompute_modules="core_attn", tp=(1, 2, 4), pp="1..3", vpp="1..2", zero=(0, 1),
         recompute_layers=f"1,{LARGEST}", offload=ways,
         **({"etp": 1, "ep": (1, 2)} if chain.experts else {}))
-    found = search(chain, where, batch, space, beyond_stack=False)
+    found = search(Query(chain, where, batch, space))
     listed, best = [*every(chain, where, batch)], dict.fromkeys(ways, float("inf"))
     for text in ways:
         fitting = seconds_of(

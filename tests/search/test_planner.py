@@ -12,7 +12,7 @@ from command_line import CLUSTER
 from descriptions import MODEL
 
 import nest
-from nest.search.kept import Kept, size_of
+from nest.search.cache import Cache, size_of
 
 ORDERS = int(os.environ.get("NEST_ORDERS", "20"))
 ASKED = 6
@@ -94,7 +94,7 @@ def test_networks_share_what_follows_from_none():
     for leaf in ("26 GB/s", "5 GB/s", "1 GB/s", "200 MB/s"):
         for latency in ("1 us", "40 us"):
             planner.plan(MODELS[0], cluster(8, leaf, latency, "8 GiB"), job, threads=1)
-            kept.add(len(planner._kept))
+            kept.add(len(planner._cache))
     assert len(kept) == 1
 
 
@@ -132,8 +132,8 @@ def test_a_planner_is_not_asked_by_its_own_progress():
     assert planner.plan(*asked, threads=1).step_time_s == said[0]
 
 
-def test_kept_objects_go_in_the_order_of_their_use():
-    kept = Kept(10**4)
+def test_cached_objects_go_in_the_order_of_their_use():
+    kept = Cache(10**4)
     for name in "abc":
         kept.of(name, lambda: bytearray(3000))
     kept.of("a", lambda: pytest.fail("made again"))
@@ -147,7 +147,7 @@ def test_kept_objects_go_in_the_order_of_their_use():
     assert made == ["b"]
 
 
-def test_kept_objects_are_measured_again_when_they_grow():
+def test_cached_objects_are_measured_again_when_they_grow():
     class Grows:
         def __init__(self):
             self.parts = []
@@ -156,7 +156,7 @@ def test_kept_objects_are_measured_again_when_they_grow():
         def extent(self):
             return len(self.parts)
 
-    kept, lengths = Kept(10**4), []
+    kept, lengths = Cache(10**4), []
     for _ in range(9):
         kept.of("one", Grows).parts.append(bytearray(2000))
         kept.settle()

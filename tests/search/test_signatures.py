@@ -8,7 +8,7 @@ import time
 import pytest
 
 import nest
-from nest.search import compiled, rounds, signatures
+from nest.search import branch_and_bound, compiled, signatures
 from nest.search.progress import Watch
 from nest.search.signatures import distinct_spans
 
@@ -101,7 +101,7 @@ def test_kernels_that_take_longer_than_the_limit_leave_time_to_search(monkeypatc
             slept.append(time.sleep(6.0))
         return load(names)[0], time.perf_counter() - started
 
-    monkeypatch.setattr(rounds.compiled, "load", slow)
+    monkeypatch.setattr(branch_and_bound.compiled, "load", slow)
     plan = nest.plan(profile(4), nest.load_cluster("dgx-a100", devices=8),
                      nest.Job(global_batch=8, seq_len=1), time_limit=5, beyond_stack=True)
     assert plan.optimal

@@ -15,7 +15,9 @@ import nest
 from nest._kernels import spans
 from nest.model import Chain, profile_chain
 from nest.search import compiled
-from nest.search.tensors import Builder
+from nest.search.formulating import formulate
+from nest.search.query import Query
+from nest.search.tensors import Formulation
 
 pytestmark = pytest.mark.kernels
 
@@ -35,49 +37,50 @@ def noisy(
 
 
 def best_of(
-    builder: Builder, number: int, limit: float, gpipe: bool, everything: bool,
+    f: Formulation, number: int, limit: float, gpipe: bool, everything: bool,
     many: int = spans.MANY,
 ) -> tuple[np.ndarray, int]:
     """Best step by number of stages, and how many options were listed."""
     kernels, _ = compiled.load()
-    tables = builder.tables(number, gpipe)
+    tables = f.tables(number, gpipe)
     ends, wanted = kernels.useful(
-        builder.spans(number), np.inf if everything else limit, tables, many)
+        f.spans(number), np.inf if everything else limit, tables, many)
     options = kernels.select(tables, wanted, limit)
     if not len(options[1]):
-        return np.full(builder.deepest + 1, np.inf), len(options[1])
-    _, problem = builder.problem(number, ends, options, gpipe)
+        return np.full(f.choices.deepest + 1, np.inf), len(options[1])
+    _, problem = f.problem(number, ends, options, gpipe)
     best = kernels.solve(problem, limit, 1 << 62, True)[0]
     return best, len(options[1])
 
 
-def small(seed: int) -> Builder:
+def small(seed: int) -> Formulation:
     """An instance of the oracle, or one of 5 to 11 layers that all differ on 2 to 16 devices."""
     if seed % 2:
         x = instance(seed)
-        return Builder(x.chain, x.cluster, x.job, x.space)
+        return formulate(Query(x.chain, x.cluster, x.job, x.space))
     rng = Random(f"spans {seed}")
     space = nest.SearchSpace.parse({"zero": [0, 1], "cp": [1]})
     sizes = (1e8, 1e8) if seed % 3 else (1e9, 4e9)  # where memory decides
     chain = profile_chain(noisy(rng, rng.randint(5, 11), 0.3, *sizes))
     cluster = nest.load_cluster("h100-spine-leaf", devices=2 ** rng.randint(1, 4))
-    return Builder(chain, cluster, nest.Job(global_batch=2 ** rng.randint(2, 6), seq_len=1), space)
+    job = nest.Job(global_batch=2 ** rng.randint(2, 6), seq_len=1)
+    return formulate(Query(chain, cluster, job, space))
 
 
 def test_no_plan_below_the_limit_is_lost():
     fewer = fewest = compared = 0
     for seed in range(32):
-        builder = small(seed)
-        for number in range(min(len(builder.outers), 4)):
+        f = small(seed)
+        for number in range(min(len(f.outers), 4)):
             for gpipe in (False, True):
-                best, _ = best_of(builder, number, np.inf, gpipe, True)
+                best, _ = best_of(f, number, np.inf, gpipe, True)
                 for factor in (1.0 + 1e-6, 1.05, 1.3, 2.0):
                     limit = factor * best.min()
                     if limit == np.inf:
                         continue
-                    all_, every = best_of(builder, number, limit, gpipe, True)
-                    found, some = best_of(builder, number, limit, gpipe, False)
-                    deep, least = best_of(builder, number, limit, gpipe, False, many=0)
+                    all_, every = best_of(f, number, limit, gpipe, True)
+                    found, some = best_of(f, number, limit, gpipe, False)
+                    deep, least = best_of(f, number, limit, gpipe, False, many=0)
                     assert found.tolist() == all_.tolist(), (seed, number, gpipe, factor)
                     assert deep.tolist() == all_.tolist(), (seed, number, gpipe, factor)
                     assert least <= some <= every
@@ -91,13 +94,13 @@ def test_few_layers_are_bounded_by_how_many_lie_behind_them():
     rng = Random("few layers")
     space = nest.SearchSpace(zero=(0, 1), cp=1, tp=1, mbs=1, recompute="none,full")
     cluster = nest.load_cluster("dgx-h100", devices=4)
-    builder = Builder(profile_chain(noisy(rng, 5)), cluster, nest.Job(
-        global_batch=4, seq_len=64), space)
-    for number in range(len(builder.outers)):
-        best, every = best_of(builder, number, np.inf, False, True)
+    f = formulate(Query(profile_chain(noisy(rng, 5)), cluster, nest.Job(
+        global_batch=4, seq_len=64), space))
+    for number in range(len(f.outers)):
+        best, every = best_of(f, number, np.inf, False, True)
         limit = 1.1 * best.min()
         if limit < np.inf:
-            found, some = best_of(builder, number, limit, False, False, many=0)
+            found, some = best_of(f, number, limit, False, False, many=0)
             assert found.min() == best.min() and some <= every
 
 

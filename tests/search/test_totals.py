@@ -13,7 +13,9 @@ from nest.inputs.space import LARGEST, SearchSpace
 from nest.model import build_chain
 from nest.search import compiled
 from nest.search.alike import MOST_CUTS, Alike, pipelines
-from nest.search.tensors import Builder
+from nest.search.formulating import formulate
+from nest.search.query import Query
+from nest.search.runnable import Part
 from nest.search.totals import Questions
 
 SURE = 1.0 - 1e-9
@@ -25,7 +27,7 @@ def alike(stack: str, model: dict[str, Any], memory: str, **bounds: Any) -> Alik
     space = SearchSpace(**bounds, recompute_layers=f"1,{LARGEST}")
     rules = job.stack.capabilities
     listed = pipelines(chain, space, where.size, True, rules)
-    return Alike(Builder(chain, where, job, space, rules=rules, pipelines=listed))
+    return Alike(formulate(Query(chain, where, job, space), Part(rules, tuple(listed))))
 
 
 @pytest.mark.kernels
@@ -47,8 +49,8 @@ def test_no_plan_takes_less_than_the_floor_of_its_question(stack, model, memory,
         floor = dict(zip(asked.code.tolist(), asked.floor.tolist(), strict=True))
         by_pipeline = asked.of_pipelines(shapes)
         # Of all pipelines that some blocks have room for, also without a question.
-        rows = found.builder.rows.block[found.builder.span(number)]
-        placed = shapes.legal & (shapes.pp <= found.builder.outers[number].stride // rows.min())
+        rows = found.formulation.listing.rows.block[found.formulation.span(number)]
+        placed = shapes.legal & (shapes.pp <= found.formulation.outers[number].stride // rows.min())
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Questions, "of_pipelines", lambda *_, p=placed: np.where(p, 0.0, np.inf))
             chosen, given, legal = found.arrays(number, np.inf)

@@ -15,11 +15,11 @@ from nest.costs.layer import body_costs
 from nest.costs.network.fabric import fabric_of
 from nest.inputs import Job, SearchSpace, load_cluster, load_model, load_stack
 from nest.model import build_chain
-from nest.search import tensors
+from nest.search import formulating
 from nest.search.exchanges import Exchanges
-from nest.search.runnable import needs_context
-from nest.search.signatures import signatures
-from nest.search.tensors import Builder
+from nest.search.formulating import formulate
+from nest.search.query import Query
+from nest.search.runnable import Part, needs_context
 
 STACKS = ("megatron-core", "torchtitan", "torchtitan-eager", "deepspeed", "maxtext")
 MODELS = ("llama3-8b", "gpt3-175b", "mixtral-8x7b", "deepseek-v3", "gemma2-9b")
@@ -78,15 +78,14 @@ def test_dominance_leaves_the_same_candidates(monkeypatch: pytest.MonkeyPatch) -
 
     def listed() -> tuple[int, set[tuple[int, ...]]]:
         """How many candidates are priced, and which are left."""
-        builder = Builder(chain, where, job, SearchSpace(), signatures(chain, job),
-                          rules=job.stack.capabilities)
-        rows = builder.rows
-        assert (builder.candidates.splits.cp[rows.split] > 1).any()
-        return len(builder.every[2]), {
-            tuple(map(int, row)) for row in np.stack([builder.outer, *rows]).T}
+        f = formulate(Query(chain, where, job), Part(job.stack.capabilities))
+        rows = f.listing.rows
+        assert (f.choices.candidates.splits.cp[rows.split] > 1).any()
+        return len(f.every.body), {
+            tuple(map(int, row)) for row in np.stack([f.listing.outer, *rows]).T}
 
     few, kept = listed()
-    monkeypatch.setattr(tensors, "needs_context", lambda rules, chain: True)
+    monkeypatch.setattr(formulating, "needs_context", lambda rules, chain: True)
     many, same = listed()
     assert few < many and kept == same
 
@@ -101,10 +100,11 @@ def test_exchanges_that_are_left_out_are_dominated(
 
     def listed() -> tuple[int, set[tuple[int, ...]]]:
         """How many candidates are priced, and which are left."""
-        builder = Builder(chain, where, job, SearchSpace(tp=(1, 2)), signatures(chain, job))
-        assert (builder.candidates.splits.cp[builder.rows.split] > 1).any()
-        return len(builder.every[2]), {
-            tuple(map(int, row)) for row in np.stack([builder.outer, *builder.rows]).T}
+        f = formulate(Query(chain, where, job, SearchSpace(tp=(1, 2))), Part(None))
+        rows = f.listing.rows
+        assert (f.choices.candidates.splits.cp[rows.split] > 1).any()
+        return len(f.every.body), {
+            tuple(map(int, row)) for row in np.stack([f.listing.outer, *rows]).T}
 
     few, kept = listed()
     monkeypatch.setattr(Exchanges, "worse", lambda *given: np.zeros(len(given[3]), dtype=np.bool_))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -158,6 +159,13 @@ def setting(
     """Inputs that all stages of a plan on one device type share."""
     device = cluster.device_types[type_number]
     return StageSetting(Machine(device, job.stack, job.precision), network(cluster), job, away)
+
+
+@lru_cache(maxsize=16)
+def settings(cluster: Cluster, job: Job, away: Away = HERE) -> tuple[StageSetting, ...]:
+    """:func:`setting` of each device type of a cluster, resolved once for all prices."""
+    return tuple(setting(cluster, job, number, away)
+                 for number in range(len(cluster.device_types)))
 
 
 def policy(recompute: str, modules: Sequence[str]) -> int:

@@ -23,7 +23,7 @@ from nest.costs.choices import (
     bodies,
     exchange_of,
     policy,
-    setting,
+    settings,
     states,
 )
 from nest.costs.host import kept_away
@@ -153,7 +153,7 @@ class Pricing:
         self.chain, self.cluster, self.job = chain, cluster, job
         self.fabric = fabric_of(cluster)
         types = cluster.device_types
-        self._settings: dict[str, list[StageSetting]] = {}
+        self._settings: dict[str, tuple[StageSetting, ...]] = {}
         self._limits = [limit_bytes(device, job) for device in types]
         self._sizes: dict[tuple[int, tuple[int, ...] | None], float] = {}
         self._priced: dict[tuple[Any, ...], Layers] = {}
@@ -163,8 +163,7 @@ class Pricing:
         known = self._settings
         if plan.offload not in known:
             gone = kept_away(self.chain, plan.offload)
-            known[plan.offload] = [setting(self.cluster, self.job, number, gone)
-                                   for number in range(len(self.cluster.device_types))]
+            known[plan.offload] = settings(self.cluster, self.job, gone)
         return known[plan.offload][self.cluster.type_at(stage.devices[0])]
 
     def limit(self, stage: StageConfiguration) -> float:

@@ -28,11 +28,12 @@ from nest.inputs.space import IntSet, SearchSpace
 from nest.model import Chain
 from nest.model.legality import space_problems, tp_problem
 from nest.search import compiled
+from nest.search.least_memory import least_memory
 from nest.search.offloads import search
 from nest.search.progress import Watch
-from nest.search.rounds import least_memory
+from nest.search.query import Control, Query
 from nest.search.solution import Found
-from nest.search.tensors import Builder
+from nest.search.tensors import Formulation
 
 MORE = 1.01
 """Changed amount of a resource over the actual one."""
@@ -223,8 +224,8 @@ class _Solver:
         """One search for plans faster than ``below``, in its parts of the remaining time."""
         left = max(self.deadline - time.perf_counter(), 0.0) * parts / max(self.parts, 1)
         self.parts -= parts
-        return search(self.chain, cluster, self.job, space, threads=self.threads,
-                      watch=Watch(left), below=below, beyond_stack=not self.within)
+        return search(Query(self.chain, cluster, self.job, space, not self.within),
+                      Control(self.threads, Watch(left)), below)
 
     # ------------------------------------------------------------ resources
 
@@ -299,7 +300,7 @@ class _Solver:
             return self._compared(name, shown, priced, proven, "")
         if not proven:
             return _none(name, shown, False, "no plan found in time")
-        near = self._nearest(found.builder)
+        near = self._nearest(found.formulation)
         if near is None:
             why = "the stack cannot run such a plan" if self.within else "no such plan is legal"
             return _none(name, shown, True, why)
@@ -347,10 +348,10 @@ class _Solver:
             configuration=priced.configuration, proven=proven, note=note,
         )
 
-    def _nearest(self, builder: Builder) -> Plan | None:
+    def _nearest(self, f: Formulation) -> Plan | None:
         """A plan that lacks little memory; None where none is legal."""
         watch = Watch(self.deadline - time.perf_counter())
-        found = least_memory(builder, self.threads, CLOSE, watch)[1]
+        found = least_memory(f, Control(self.threads, watch), CLOSE)[1]
         return None if found is None else evaluate(self.subject, self.cluster, self.job, found)
 
 

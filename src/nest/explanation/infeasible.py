@@ -24,15 +24,13 @@ from nest.inputs.model import Model
 from nest.inputs.profile import Profile
 from nest.inputs.sources import CATALOG
 from nest.inputs.space import SearchSpace
-from nest.model import Chain
 from nest.model.legality import sequence_problem, space_problems
 from nest.model.schedules import group_of
 from nest.search.draft import DRAFT, narrowed
+from nest.search.least_memory import least_memory, stack_part
 from nest.search.offloads import search
-from nest.search.progress import Watch
-from nest.search.rounds import least_memory, stack_part
-from nest.search.signatures import Signatures
-from nest.search.tensors import Builder
+from nest.search.query import Control, Query
+from nest.search.tensors import Formulation
 from nest.stacks.overview import lacking
 from nest.stacks.rules import impossible
 from nest.units import format_bytes
@@ -57,36 +55,33 @@ GENTLE: dict[str, tuple[object, ...]] = {
 """Values of a bounded dimension to try one by one, the least change first."""
 
 
-def explain(
-    model: Model | Profile, builder: Builder, threads: int | None, watch: Watch
-) -> InfeasibleError:
+def explain(model: Model | Profile, f: Formulation, control: Control) -> InfeasibleError:
     """The error that says how much memory the best configuration of a space lacks.
 
     ``nearest`` holds ``stage``, ``layers``, ``category``, ``bytes_short``, ``needs_bytes``,
     ``limit_bytes``, ``memory_bytes`` (sufficient memory of a device; of several types, of the
     first, and the others have as many bytes more), ``configuration`` and ``remedies``; only
-    ``remedies`` where no configuration is legal at any memory, or the time of ``watch`` ends before
-    one is found.
+    ``remedies`` where no configuration is legal at any memory, or the time of ``control`` ends
+    before one is found.
     """
-    cluster, job = builder.cluster, builder.job
-    close = CLOSE if builder.chain.is_chain else CLOSE_GRAPH
-    needed, found = least_memory(builder, threads, close, watch)
-    if found is None and (part := stack_part(builder)) is not None:
-        needed, found = least_memory(part, threads, close, watch)
-        builder = builder if found is None else part
-    probe = _Probe(builder.chain, cluster, job, builder.space, threads, watch,
-                   not builder.own, builder.signatures)
+    chain, cluster, job = f.query.chain, f.query.cluster, f.query.job
+    close = CLOSE if chain.is_chain else CLOSE_GRAPH
+    needed, found = least_memory(f, control, close)
+    if found is None and (part := stack_part(f)) is not None:
+        needed, found = least_memory(part, control, close)
+        f = f if found is None else part
+    probe = _Probe(Query(chain, cluster, job, f.query.space, not f.part.own), control)
     if found is None:
         text = "no plan exists: the bounds of the search space contradict each other"
         known = job.stack.capabilities
-        if builder.own and known is not None:
-            whys = impossible(builder.chain, job) or lacking(known, builder.space)
+        if f.part.own and known is not None:
+            whys = impossible(chain, job) or lacking(known, f.query.space)
             why = "; ".join(whys) or (
                 "the search space has none; `nest evaluate` with its bounds as degrees says why")
             text = f"no plan exists that {known.title} can run: {why}"
-        if watch.over:
+        if control.watch.over:
             text = "no plan fits (proved); the time limit ended the search for the nearest miss"
-        remedies = [] if watch.over else [*probe.unbound(thorough=True), *probe.anything()]
+        remedies = [] if control.watch.over else [*probe.unbound(thorough=True), *probe.anything()]
         if not remedies and (ways := list(probe.in_the_way())):
             text += (f". Plans exist without the bound {', or '.join(ways)}, but none fits; remove "
                      "it to see how much memory they lack")
@@ -94,13 +89,13 @@ def explain(
     priced = evaluate(model, cluster, job, found)
     number, over = worst_stage(priced)
     stage = priced.stages[number]
-    more = (needed - builder.limit) / usable_share(job)
+    more = (needed - f.limit) / usable_share(job)
     memory = cluster.device.memory + more
     most, words = largest_part(stage)
     activations = stage.memory_bytes.activations
     remedies = [
-        *_less_margin(cluster, job, needed - builder.limit), *probe.unbound(),
-        *probe.more_devices(needed / builder.limit), *probe.larger_batch(),
+        *_less_margin(cluster, job, needed - f.limit), *probe.unbound(),
+        *probe.more_devices(needed / f.limit), *probe.larger_batch(),
         *probe.shorter_sequences(1.0 - over / max(activations, over)),
         f"{format_bytes(more)} more memory on every device" if cluster.types else
         f"devices with {format_bytes(memory)} of memory instead of "
@@ -142,32 +137,22 @@ def _with(text: str, remedies: list[str]) -> str:
 class _Probe:
     """Looks for any plan under changed conditions, one at a time, until the time ends."""
 
-    def __init__(
-        self, chain: Chain, cluster: Cluster, job: Job, space: SearchSpace,
-        threads: int | None, watch: Watch, beyond_stack: bool = True,
-        known: Signatures | None = None,
-    ) -> None:
-        self.chain, self.cluster, self.job, self.space = chain, cluster, job, space
-        self.threads, self.watch, self.beyond_stack = threads, watch, beyond_stack
-        self.known = known
+    def __init__(self, query: Query, control: Control) -> None:
+        self.query, self.control = query, control
+        self.chain, self.cluster = query.chain, query.cluster
+        self.job, self.space = query.job, query.space
 
-    def _any(
-        self, space: SearchSpace, cluster: Cluster | None = None, job: Job | None = None,
-        thorough: bool = False,
-    ) -> Configuration | None:
-        """A plan of the space, looked for where plans need least; ``thorough``: everywhere."""
-        cluster, job = cluster or self.cluster, job or self.job
-        # Signatures hold bytes per sample: they take most of the time of a graph.
-        known = self.known if job.seq_len == self.job.seq_len else None
+    def _any(self, thorough: bool = False, **changes: Any) -> Configuration | None:
+        """A plan under changes of the query, looked for where plans need least; ``thorough``:
+        everywhere."""
+        asked = self.query.replace(**changes)
         sparing = narrowed(
-            space, SPARING if self.beyond_stack else SPARING_ALIKE, self.chain)
-        for bounds in (sparing, *([space] if thorough else [])):
-            if self.watch.over or sequence_problem(self.chain, job) or any(
-                    space_problems(self.chain, cluster, job, bounds)):
+            asked.space, SPARING if asked.beyond_stack else SPARING_ALIKE, self.chain)
+        for bounds in (sparing, *([asked.space] if thorough else [])):
+            if self.control.watch.over or sequence_problem(self.chain, asked.job) or any(
+                    space_problems(self.chain, asked.cluster, asked.job, bounds)):
                 continue
-            found = search(self.chain, cluster, job, bounds, self.threads, any_plan=True,
-                           watch=self.watch, beyond_stack=self.beyond_stack,
-                           known=known).configuration
+            found = search(asked.replace(space=bounds), self.control, any_plan=True).configuration
             if found is not None:
                 return found
         return None
@@ -181,18 +166,15 @@ class _Probe:
             spaces = [self.space.replace(**{name: value}) for value in GENTLE.get(name, ())
                       if not self.space.allows(name, value)]
             for space in (*spaces, self.space.replace(**{name: default})):
-                found = self._any(space, thorough=thorough)
+                found = self._any(thorough, space=space)
                 if found is not None:
                     yield f"{name} {_values(found, name)} instead of {bound}"
                     break
 
     def anything(self) -> Iterator[str]:
         """The space of everything, where only that of the stack was searched."""
-        if not self.beyond_stack:
-            self.beyond_stack = True
-            if self._any(self.space, thorough=True) is not None:
-                yield "--beyond-stack"
-            self.beyond_stack = False
+        if not self.query.beyond_stack and self._any(True, beyond_stack=True) is not None:
+            yield "--beyond-stack"
 
     def in_the_way(self) -> Iterator[str]:
         """Dimensions whose bounds leave no plan on devices of any memory."""
@@ -202,7 +184,7 @@ class _Probe:
         for name, bound in self.space.describe().items():
             default = SearchSpace.model_fields[name].default
             if getattr(self.space, name) not in (None, default) and self._any(
-                    self.space.replace(**{name: default}), cluster=large, thorough=True):
+                    True, space=self.space.replace(**{name: default}), cluster=large):
                 yield f"{name} {bound}"
 
     def more_devices(self, factor: float) -> Iterator[str]:
@@ -218,7 +200,7 @@ class _Probe:
                 count = whole.size_from(few + 1)
             if count == enough or count > MOST_DEVICES:
                 break
-            if self._any(self.space, cluster=whole.with_devices(count)) is not None:
+            if self._any(cluster=whole.with_devices(count)) is not None:
                 enough = count
             else:
                 few, wanted, step = count, count * step, min(step * step, 2.0)
@@ -230,7 +212,7 @@ class _Probe:
         """A batch that more replicas share, where there are fewer samples than devices."""
         given = self.job.global_batch
         for value in (2 * given, 4 * given, 8 * given) if given < self.cluster.size else ():
-            if self._any(self.space, job=self.job.replace(global_batch=value)) is not None:
+            if self._any(job=self.job.replace(global_batch=value)) is not None:
                 yield f"a global batch of {value:,} instead of {given:,}"
                 return
 
@@ -239,7 +221,7 @@ class _Probe:
         given = self.job.seq_len
         value = 1 << math.floor(math.log2(max(share * given, 1.0)))
         if self.chain.model is not None and share > 0.0 and self._any(
-                self.space, job=self.job.replace(seq_len=value)) is not None:
+                job=self.job.replace(seq_len=value)) is not None:
             yield f"sequences of {value:,} tokens instead of {given:,}"
 
 

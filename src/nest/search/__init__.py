@@ -1,22 +1,25 @@
 """The search for the best configuration: costs as arrays, solved by compiled kernels.
 
+What is asked is a `query`. `formulating` turns a part of it into a formulation in steps:
 `candidates` lists outer choices and the configurations of a stage, `exchanges` finds which ways of
 context parallelism are worth it, `starts` where blocks may start, `signatures` which stages cost
 the same, `policies` which recompute policies there are, `expert_pairs` which degrees of expert
-parallelism; `layer_prices` has the price of a layer with each of them, and `tensors` fills `tables`
-and `problems`, the arrays that kernels take; `compiled` loads the kernels of `_kernels` with their
-cache; `alike` has the pipelines of identical stages, `totals` bounds them by sums over all layers;
-two kinds are searched behind all others: those of `beside`, whose passes run beside each other, and
-those of `crossed`, which hold two copies of the model; `runnable` has those that the job's stack
-can run, by its rules about `columns` of figures, the `wide_rules` among them; `left_out` says what
-is not searched; `distinct` says which rows of arrays differ; `rounds` visits the outer choices on
-`threads`, best bound first, after a `draft` over a part of the space, and returns the best
-`solution`; `offloads` does so for each way to use the memory of the hosts; `batches` looks for a
-batch near the given one that fits the devices better; `fitting` rules out those that memory
-forbids, where no plan is found, `progress` ends a search early and reports its state. Similar
-questions share, in `kept`, data that does not depend on prices: the `frame` of outer choices and
-candidates, the `cut_lists` of a model, the `layouts` of pipelines, and `floors`, lower bounds of
-the plans of an outer choice. Read `rounds` first, then `tensors`, `alike` and
+parallelism; `runnable` has the rules of the job's stack about `columns` of figures, the `wide_rules`
+among them, and `layouts` the cuts that they allow of each pipeline, from `cut_lists`;
+`layer_prices` has the price of a layer under each candidate, and `distinct` says which rows of
+arrays differ. `combined` and `dualpipe` derive from it the formulations of two kinds of pipelines
+that are searched behind all others: passes that run beside each other, and two copies of the model.
+
+A formulation (`tensors`) fills `tables` and `problems`, the arrays that kernels take; `alike` has
+the pipelines of identical stages, `totals` bounds them by sums over all layers; `compiled` loads
+the kernels of `_kernels` with their cache. `branch_and_bound` searches the parts of the space as
+phases, after a `draft` over a part of the space; each phase is a `tree` of outer choices, visited
+on `threads`, best bound first, and returns the best `solution`; `offloads` does so for each way to
+use the memory of the hosts; `batches` looks for a batch near the given one that fits the devices
+better; `fitting` rules out nodes that memory forbids, and `least_memory` finds where some plan
+fits; `progress` ends a search early and reports its state; `left_out` says what is not searched.
+Similar questions share, in the `cache`, what does not depend on prices, and `lower_bounds` of the
+plans of an outer choice. Read `branch_and_bound` first, then `formulating`, `tensors`, `alike` and
 `_kernels/alike/search.py`, which find what a stack can run, then `_kernels/options.py` and
 `_kernels/pipeline.py` for stages that may differ.
 
@@ -24,6 +27,6 @@ Where to find: replicas, strides and sizes of micro-batches in `candidates`; rec
 `_kernels/alike/search.py` for identical stages, among the questions of `totals`, and in
 `_kernels/options.py` for stages that may differ; what makes a plan infeasible: rules of
 `model/legality.py` and `runnable`, memory in `_kernels/alike/fits.py` and `_kernels/options.py`;
-lower bounds of all plans in `rounds`; which of equal plans is taken in `solution`; the cache of
+lower bounds of all plans in `tree`; which of equal plans is taken in `solution`; the cache of
 compiled kernels in `compiled`.
 """

@@ -32,7 +32,7 @@ from nest.search.layouts import UNLIKE, is_split
 from nest.search.problems import Legal, Pipelines, Rings
 from nest.search.runnable import TIMES, Pipeline, larger_groups
 from nest.search.tables import Degrees
-from nest.search.tensors import Builder
+from nest.search.tensors import Formulation
 from nest.search.totals import Questions, Shapes, Totals
 from nest.stacks.figures import Value
 from nest.stacks.rules import applies
@@ -141,11 +141,11 @@ class AlikePlan(NamedTuple):
 
 
 class Alike:
-    """Alike stages under the outer choices of a builder."""
+    """Alike stages under the outer choices of a formulation."""
 
-    def __init__(self, builder: Builder) -> None:
-        self.builder, self.listed = builder, builder.pipelines
-        self._layouts, self._totals = builder.layouts, Totals(builder)
+    def __init__(self, f: Formulation) -> None:
+        self.formulation, self.listed = f, f.part.pipelines
+        self._layouts, self._totals = f.layouts, Totals(f)
         self._known_shapes: dict[tuple[int, bool], Shapes] = {}
         self._done: dict[int, float] = {}
         """By outer choice the limit below which all listed cuts were searched."""
@@ -157,7 +157,7 @@ class Alike:
         names = [one.schedule for one in listed]
         self._split = np.array([is_split(name) for name in names], dtype=np.bool_)
         self._combined = np.array([name == "combined" for name in names], dtype=np.bool_)
-        self._together = self._combined | (builder.copies > 1)
+        self._together = self._combined | (f.copies > 1)
         self._fewest = self._pp * [
             RULES[name].rounds if name in RULES else 0 for name in names]
         """Micro-batches that a pipeline needs."""
@@ -172,13 +172,13 @@ class Alike:
         """Best plan of each pipeline of an outer choice below ``limit`` seconds; what no plan that
         was left out takes less than; how many were priced. Without ``exact`` of free cuts only
         those with the least bound are priced."""
-        builder, rings = self.builder, self.rings(number)
+        f, rings = self.formulation, self.rings(number)
         chosen, arrays, legal = self.arrays(number, limit)
         if exact and not spread and limit <= self._done.get(number, 0.0):
             arrays = arrays._replace(last=arrays.first)  # listed cuts are priced
         else:
             self._done[number] = limit
-        if builder.copies > 1:
+        if f.copies > 1:
             rings, row = self._with_twins(rings, number, chosen)
             arrays = arrays._replace(row=row)
         arrays = arrays._replace(most=MOST_CUTS if exact else 0)
@@ -187,14 +187,14 @@ class Alike:
         found = []
         for k in np.flatnonzero(best < np.inf).tolist():
             pipeline = self.listed[chosen[k]]
-            parts = pipeline.pp * pipeline.vpp // builder.copies
+            parts = pipeline.pp * pipeline.vpp // f.copies
             found.append(AlikePlan(
                 float(best[k]), pipeline, int(option[k]), tuple(cuts[k, : parts + 1].tolist())))
         return found, float(left), int(priced)
 
     def bounds(self, each_of: Map = map) -> Floats:
         """(outer choices,) least seconds of a step under each; inf: nothing fits."""
-        found: Floats = self.builder.bounds.copy()
+        found: Floats = self.formulation.bounds.copy()
 
         def fill(some: Ints) -> None:
             for number in some.tolist():
@@ -220,10 +220,10 @@ class Alike:
         return self._known_shapes[key]
 
     def _new_shapes(self, number: int) -> Shapes:
-        outer, runnable = self.builder.outers[number], self.builder.runnable
+        outer, runnable = self.formulation.outers[number], self.formulation.runnable
         m = outer.micro_batches
         legal = runnable.piped(outer) & (m >= self._fewest) & (runnable.groups(m) > 0)
-        legal &= m % self.builder.copies == 0
+        legal &= m % self.formulation.copies == 0
         if self.plain:
             legal &= ~self._turns
         return Shapes(self._pp, self._warm(m), self._together, legal)
@@ -238,19 +238,19 @@ class Alike:
 
     def degrees(self, number: int) -> Degrees:
         """Prices of an outer choice."""
-        tables = self.builder.tables(number, False)
-        return Degrees(exchanged=self.builder.prices.exchanged, **{
+        tables = self.formulation.tables(number, False)
+        return Degrees(exchanged=self.formulation.prices.exchanged, **{
             name: getattr(tables, name) for name in Degrees._fields[:-1]})
 
     def rings(self, number: int) -> Rings:
         """Places of the stages under an outer choice, and what they hand over."""
-        builder = self.builder
-        outer, span, rows = builder.outers[number], builder.span(number), builder.rows
-        places = builder.candidates.places(outer)
+        f = self.formulation
+        outer, span, rows = f.outers[number], f.span(number), f.listing.rows
+        places = f.choices.candidates.places(outer)
         block, start = rows.block[span], rows.start[span]
         sizes, size = np.unique(block, return_inverse=True)
         degrees = rows.take(span).degrees()[1]
-        most = max(1, min(builder.deepest, outer.stride // int(sizes[0])))
+        most = max(1, min(f.choices.deepest, outer.stride // int(sizes[0])))
         at = sizes[:, None] * np.arange(most)
         inside = at + sizes[:, None] <= outer.stride
         place = np.full(at.shape, -1, dtype=np.int64)
@@ -268,20 +268,21 @@ class Alike:
         where = where.reshape(edge.shape)
         hop = np.array(places.hops(each))
         wrap = np.array([places.pair(max(k - 1, 0), 0) for k in each.tolist()]).T
-        handed = outer.micro_batch * builder.boundaries[self._prefixes]
+        handed = outer.micro_batch * f.choices.boundaries[self._prefixes]
         return Rings(
             size=size.astype(np.int64), alike=known[degrees], place=place[None],
             hop=np.take(hop, where, axis=1), wrap=np.take(wrap, where, axis=1),
-            twin=np.zeros((0, 2)), both=builder.both,
-            handed=handed, received=outer.micro_batches * builder.job.stack.receives_all * handed,
-            marked_before=builder.marked)
+            twin=np.zeros((0, 2)), both=f.choices.both,
+            handed=handed,
+            received=outer.micro_batches * f.query.job.stack.receives_all * handed,
+            marked_before=f.choices.marked)
 
     def _with_twins(self, rings: Rings, number: int, chosen: Ints) -> tuple[Rings, Ints]:
         """Places whose classes tell the ways to the stages that hold the same layers, too; the row
         of each pipeline."""
-        builder = self.builder
-        span, places = builder.span(number), builder.candidates.places(builder.outers[number])
-        sizes, deep = np.unique(builder.rows.block[span]).tolist(), rings.place.shape[2]
+        f = self.formulation
+        span, places = f.span(number), f.choices.candidates.places(f.outers[number])
+        sizes, deep = np.unique(f.listing.rows.block[span]).tolist(), rings.place.shape[2]
         rows, row = np.unique(self._pp[chosen], return_inverse=True)
         way = np.full((2, len(rows), len(sizes), deep), np.inf)
         for n, pp in enumerate(rows.tolist()):
@@ -299,14 +300,14 @@ class Alike:
 
     def arrays(self, number: int, limit: float) -> tuple[Ints, Pipelines, Legal]:
         """Pipelines of an outer choice that may take less than ``limit``, by number; the arrays."""
-        builder, chain = self.builder, self.builder.chain
-        outer, span = builder.outers[number], builder.span(number)
+        f, chain = self.formulation, self.formulation.query.chain
+        outer, span = f.outers[number], f.span(number)
         pp, vpp, shapes = self._pp, self._vpp, self._shapes(number)
         asked = self._totals.questions(number, shapes, limit)
         chosen = np.flatnonzero(asked.of_pipelines(shapes) < limit)
         known = self._layouts
         listed = known.of(chosen)
-        allow, index = builder.runnable.allow, builder.signatures.index
+        allow, index = f.runnable.allow, f.choices.signatures.index
 
         def picked(axis: int, rows: slice = slice(None)) -> Bools:
             return np.ascontiguousarray(allow(axis, PIPELINE, rows)[:, chosen])
@@ -315,49 +316,50 @@ class Alike:
         row_pipeline, policy_pipeline = picked(ROW, span), picked(POLICY)
         together = self._combined[chosen]
         if together.any():
-            pairs = builder.candidates.pairs.ep[builder.rows.pair[span]]
+            pairs = f.choices.candidates.pairs.ep[f.listing.rows.pair[span]]
             row_pipeline &= ~together | (pairs[:, None] > 1)
-            policy_pipeline &= ~((builder.prices.again[:, None] > 0) & together)
-        zeros = np.array([zero for zero, _ in builder.zeros])
+            policy_pipeline &= ~((f.prices.again[:, None] > 0) & together)
+        zeros = np.array([zero for zero, _ in f.choices.zeros])
         first_pipeline = picked(FIRST)
-        if FULL in builder.policies:
-            first_pipeline[1:] &= some[builder.policies.index(FULL), 1:, None]
+        if FULL in f.choices.policies:
+            first_pipeline[1:] &= some[f.choices.policies.index(FULL), 1:, None]
         same: dict[Any, int] = {}
         base = [same.setdefault(self.listed[k][:3], n) for n, k in enumerate(chosen.tolist())]
         every = np.ones(len(chain) + 1, dtype=np.bool_)
         cuts = self._prefixes
-        handed = outer.micro_batch * builder.boundaries[cuts[1:-1]]
-        alike = not builder.job.stack.receives_all or bool(np.all(handed == handed[:1]))
+        handed = outer.micro_batch * f.choices.boundaries[cuts[1:-1]]
+        alike = not f.query.job.stack.receives_all or bool(np.all(handed == handed[:1]))
         signature = np.ascontiguousarray(index[np.ix_(cuts, cuts)])
         np.fill_diagonal(signature, signature.max() + 1)  # of chunks without layers
         return chosen, Pipelines(
             schedule=self._schedule[chosen], pp=pp[chosen], vpp=vpp[chosen],
-            group=builder.runnable.groups(outer.micro_batches)[chosen],
+            group=f.runnable.groups(outer.micro_batches)[chosen],
             row=np.zeros(len(chosen), dtype=np.int64), base=np.array(base, dtype=np.int64),
             warm=shapes.warm[chosen],
             free=np.array([k in known.free for k in chosen.tolist()], dtype=np.bool_),
             first=known.first[chosen], last=known.last[chosen], **listed._asdict(),
             cut=np.array([known.free.get(k, every) for k in chosen.tolist()]).reshape(
                 -1, len(every)),
-            asked=asked.code, floor=asked.floor, apart=builder.prices.apart,
+            asked=asked.code, floor=asked.floor, apart=f.prices.apart,
             repeated=self._repeated, longest=known.longest[chosen],
             widest=known.widest[chosen],
-            signature=signature, order=builder.order,
-            whole=np.array(builder.signatures.whole_kinds, dtype=np.int64),
+            signature=signature, order=f.choices.order,
+            whole=np.array(f.choices.signatures.whole_kinds, dtype=np.int64),
             least_handed=float(handed.min() if len(chain) > 1 else 0.0),
             body=np.array(chain.body), grows=chain.is_chain and alike, most=0), Legal(
                 row_pipeline=row_pipeline,
                 way_pipeline=picked(WAY) & (zeros[:, None] <= self._zero[chosen]),
                 policy_pipeline=policy_pipeline, first_pipeline=first_pipeline,
-                wide=builder.runnable.wide(outer, span, chosen, known.figures))
+                wide=f.runnable.wide(outer, span, chosen, known.figures))
 
     @cached_property
     def _repeated(self) -> Bools:
-        return np.array([kind.repeated for kind in self.builder.chain.kinds], dtype=np.bool_)
+        kinds = self.formulation.query.chain.kinds
+        return np.array([kind.repeated for kind in kinds], dtype=np.bool_)
 
     @cached_property
     def _prefixes(self) -> Ints:
         """(N+1,) number of the cut behind the first layers of the model's order."""
-        downsets = self.builder.signatures.downsets
-        number = {mask: n for n, mask in enumerate(downsets)}
-        return np.array([number[(1 << n) - 1] for n in range(len(self.builder.chain) + 1)])
+        chain, known = self.formulation.query.chain, self.formulation.choices.signatures
+        number = {mask: n for n, mask in enumerate(known.downsets)}
+        return np.array([number[(1 << n) - 1] for n in range(len(chain) + 1)])

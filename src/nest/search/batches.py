@@ -12,15 +12,11 @@ import math
 from typing import Any
 
 from nest.evaluation.plans import BetterBatch
-from nest.inputs.cluster import Cluster
-from nest.inputs.job import Job
-from nest.inputs.space import IntSet, SearchSpace
-from nest.model import Chain
+from nest.inputs.space import IntSet
 from nest.model.legality import divisors, sequence_problem, space_problems
 from nest.search.draft import DRAFT, narrowed
 from nest.search.offloads import search
-from nest.search.progress import Watch
-from nest.search.signatures import Signatures
+from nest.search.query import Control, Query
 
 NEAR = 0.125
 """Largest difference from the given batch, as a share of it."""
@@ -43,33 +39,29 @@ def multiples(devices: int, batch: int) -> list[int]:
     return [] if below == batch else [n for n in (below, below + unit) if low <= n <= high]
 
 
-def better_batch(
-    chain: Chain, cluster: Cluster, job: Job, space: SearchSpace, step_time: float,
-    threads: int | None, watch: Watch, known: Signatures,
-) -> BetterBatch | None:
+def better_batch(query: Query, control: Control, step_time: float) -> BetterBatch | None:
     """The batch of :func:`multiples` that takes the least time per sequence.
 
     Parameters
     ----------
-    step_time : seconds that the best plan known takes for the batch of ``job``.
-    known : signatures of the chain and job, which do not depend on the batch.
+    step_time : seconds that the best plan known takes for the batch of the query.
 
     Returns
     -------
     None where none takes at least 2 % less per sequence than that plan.
     """
-    bounds = narrowed(space, QUICK, chain)
-    given = step_time / job.global_batch
-    best, least = None, (1.0 - LEAST) * given
+    chain, cluster, job = query.chain, query.cluster, query.job
+    bounds = narrowed(query.space, QUICK, chain)
+    now = step_time / job.global_batch
+    best, least = None, (1.0 - LEAST) * now
     for batch in multiples(cluster.size, job.global_batch):
         other = job.replace(global_batch=batch)
-        if watch.over or sequence_problem(chain, other) or any(
+        if control.watch.over or sequence_problem(chain, other) or any(
                 space_problems(chain, cluster, other, bounds)):
             continue
-        found = search(chain, cluster, other, bounds, threads, watch=watch, below=least * batch,
-                       known=known)
+        found = search(Query(chain, cluster, other, bounds), control, below=least * batch)
         if found.configuration is not None:
             least = found.step_time / batch
             best = BetterBatch(global_batch=batch, step_time_s=found.step_time,
-                               faster=1.0 - least / given)
+                               faster=1.0 - least / now)
     return best

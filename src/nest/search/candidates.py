@@ -16,12 +16,10 @@ from nest.costs.choices import Site, exchange_of
 from nest.costs.distinct import distinct_rows
 from nest.costs.network.fabric import Fabric, GroupShapes
 from nest.costs.network.placement import strides
-from nest.inputs.cluster import Cluster
-from nest.inputs.job import Job
-from nest.inputs.space import CpComm, SearchSpace
-from nest.model import Chain
+from nest.inputs.space import CpComm
 from nest.model.legality import cp_problem, divisors, expert_problem, tensor_degrees, tp_problem
 from nest.search.exchanges import Exchanges
+from nest.search.query import Query
 from nest.search.starts import Places
 
 Ints = NDArray[np.int64]
@@ -84,9 +82,9 @@ class Rows(NamedTuple):
     split: Ints
     pair: Ints
 
-    def take(self, kept: Ints | slice) -> Rows:
+    def take(self, some: Ints | slice) -> Rows:
         """Some of them."""
-        return Rows(*(column[kept] for column in self))
+        return Rows(*(column[some] for column in self))
 
     def degrees(self, *outer: Ints) -> tuple[Ints, Ints]:
         """Those that differ in more than their places, ``outer`` counted: the first of each, and
@@ -94,9 +92,38 @@ class Rows(NamedTuple):
         return distinct_rows(*outer, self.block, self.samples, self.split, self.pair)
 
 
-def outers(cluster: Cluster, job: Job, space: SearchSpace) -> list[Outer]:
+class Listing(NamedTuple):
+    """C candidates of all outer choices, and what is known of each; arrays of shape (C,)."""
+
+    rows: Rows
+    first: Ints
+    """(outer choices + 1,) where those of each begin."""
+    body: Ints
+    """Number of its body in the prices of layers."""
+    state: Ints
+    """Number of its state."""
+    shards: Ints
+    """Pieces of what it hands over that travel side by side."""
+    relayed: NDArray[np.float64]
+    """Bytes on a device of a byte per sample that a stage passes on."""
+    hybrid: NDArray[np.bool_]
+    """HSDP is not the same as sharding over all."""
+
+    def take(self, some: Ints) -> Listing:
+        """Some of them, by number, ascending."""
+        first: Ints = np.searchsorted(some, self.first)
+        return Listing(self.rows.take(some), first, self.body[some], self.state[some],
+                       self.shards[some], self.relayed[some], self.hybrid[some])
+
+    @property
+    def outer(self) -> Ints:
+        """Number of the outer choice of each candidate."""
+        return np.repeat(np.arange(len(self.first) - 1), np.diff(self.first))
+
+
+def outers(query: Query) -> list[Outer]:
     """Outer choices of a space, by outer_dp, stride and micro_batch."""
-    found = []
+    found, cluster, job, space = [], query.cluster, query.job, query.space
     for outer_dp in divisors(job.global_batch):
         if outer_dp > cluster.size or not space.allows("outer_dp", outer_dp):
             continue
@@ -120,11 +147,9 @@ class Candidates:
     splits, pairs : what their ``split`` and ``pair`` refer to; legal for the model and the job.
     """
 
-    def __init__(
-        self, chain: Chain, cluster: Cluster, job: Job, space: SearchSpace, fabric: Fabric,
-        alike: bool = False,
-    ) -> None:
-        self.chain, self.cluster, self.job, self.space = chain, cluster, job, space
+    def __init__(self, query: Query, fabric: Fabric, alike: bool = False) -> None:
+        self.query, self.chain, self.cluster = query, query.chain, query.cluster
+        self.job, self.space = query.job, query.space
         self.fabric, self._alike = fabric, alike
         self.splits = self._splits()
         self.pairs = self._pairs()
@@ -230,8 +255,9 @@ class Candidates:
         if len(several):
             mine = split[several]
             worse[several] = exchanges.worse(
-                site.take(several), samples[several], s.tp[mine], s.cp[mine], s.inner[mine],
-                s.gather[mine], np.cumsum([0, *(np.diff(group[several]) != 0)]))
+                site.take(several), samples[several], *(column[mine] for column in (
+                    s.tp, s.cp, s.inner, s.gather)),
+                group=np.cumsum([0, *(np.diff(group[several]) != 0)]))
         return worse
 
     def _kept(
@@ -316,7 +342,7 @@ class Candidates:
             return
         sites: dict[int, Ints] = {}
         asked = {(places := self.places(outer), size)
-                 for outer in outers(self.cluster, self.job, self.space)
+                 for outer in outers(self.query)
                  for _, dp_in, legal in self._legal(outer)
                  for size in (dp_in * self.splits.width[legal]).tolist()}
         for places, size in asked:

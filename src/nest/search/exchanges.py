@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,10 +33,12 @@ class Exchanges:
             (kind.tokens, ops): kind for kind in chain.kinds
             if (ops := tuple(op for op in kind.operators if op.type == "attention"))}.values())
 
-    def worse(
-        self, site: Site, samples: Ints, tp: Ints, cp: Ints, inner: Ints, gather: Bools, group: Ints
-    ) -> Bools:
-        """Where another way of the same ``group`` is no worse; groups follow each other; (C,)."""
+    def worse(self, site: Site, samples: Ints, *degrees: Any, group: Ints) -> Bools:
+        """Where another way of the same ``group`` is no worse; groups follow each other; (C,).
+
+        ``degrees`` are tp, cp, inner and gather of :class:`nest.costs.choices.Body`; (C,) each.
+        """
+        tp, cp, inner, gather = degrees
         one, no = np.ones_like(tp), np.zeros(len(tp), dtype=np.bool_)
         swap = self._fabric.inside(*site, tp, inner, inner > 1)
         ring = self._fabric.inside(*site, tp * inner, cp // inner)

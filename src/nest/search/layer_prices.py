@@ -15,29 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nest.costs.backward import parts
-from nest.costs.choices import (
-    FULL,
-    Body,
-    Site,
-    StageSetting,
-    State,
-    bodies,
-    policy,
-    setting,
-    states,
-)
+from nest.costs.choices import FULL, Body, Site, StageSetting, State, bodies, policy, states
 from nest.costs.distinct import distinct_rows
-from nest.costs.host import kept_away
 from nest.costs.layer import BodyCosts, body_costs
 from nest.costs.memory import limit_bytes
 from nest.costs.zero import StateCosts, state_costs
 from nest.forms.chunk import STATE_BUFFERS, STATE_RESIDENT
-from nest.inputs.cluster import Cluster
-from nest.inputs.job import Job
-from nest.model import Chain, Layer
+from nest.model import Layer
 from nest.model.operators import FURTHER_MODULES
 from nest.search.candidates import Candidates, Rows
 from nest.search.distinct import spread
+from nest.search.query import Query
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -65,10 +53,9 @@ class LayerPrices:
 
     Parameters
     ----------
-    chain, cluster, job : what is planned.
+    query : what is planned.
+    settings : rates of the devices of each type.
     policies, zeros : recompute policies and ways of ZeRO.
-    offload : what is kept in the memory of the hosts.
-    spare_host : see :class:`nest.search.tensors.Builder`.
 
     Attributes
     ----------
@@ -81,20 +68,20 @@ class LayerPrices:
     """
 
     def __init__(
-        self, chain: Chain, cluster: Cluster, job: Job, policies: list[int],
-        zeros: list[tuple[int, int]], offload: str, spare_host: bool,
+        self, query: Query, settings: Sequence[StageSetting], policies: list[int],
+        zeros: list[tuple[int, int]],
     ) -> None:
+        chain, job = query.chain, query.job
         self.chain, self.job, self.policies, self.zeros = chain, job, policies, zeros
-        limits = [limit_bytes(device, job) for device in cluster.device_types]
+        self.settings = settings
+        limits = [limit_bytes(one.machine.device, job) for one in settings]
         self.limit = max(limits)
         self._less = [self.limit - limit for limit in limits]
         """Bytes that devices of each type hold less than those that hold most."""
-        self._host = [limit / (device.host_memory or np.inf) if spare_host else 0.0
-                      for limit, device in zip(limits, cluster.device_types, strict=True)]
+        self._host = [
+            limit / (one.machine.device.host_memory or np.inf) if query.spare_host else 0.0
+            for limit, one in zip(limits, settings, strict=True)]
         """Bytes of a device that a byte on its host counts as, at the least."""
-        gone = kept_away(chain, offload)
-        self.settings: list[StageSetting] = [setting(cluster, job, number, gone)
-                                        for number in range(len(cluster.device_types))]
         self.again = np.array([int(bits == FULL or bits & policy("", ["moe"]) > 0)
                                for bits in policies], dtype=np.int64)
         self._distinct = [_distinct(kind, policies) for kind in chain.kinds]
@@ -107,23 +94,21 @@ class LayerPrices:
         self.exchange: Floats | None = None
         self.by_type: list[OfType] = []
 
-    def fill(
-        self, candidates: Candidates, rows: Rows, outer_dp: Ints, stride: Ints, in_parts: bool,
-        each_of: Map = map,
-    ) -> tuple[Ints, Ints]:
-        """Price what candidates need: (C,) numbers of their bodies and of their states.
+    def filled(
+        self, candidates: Candidates, rows: Rows, site: Site, in_parts: bool, each_of: Map = map,
+    ) -> tuple[LayerPrices, Ints, Ints]:
+        """Prices of what candidates need; (C,) numbers of their bodies and of their states.
 
         Parameters
         ----------
-        outer_dp, stride : (C,) of their outer choices.
+        site : of the candidates.
         in_parts : price the two parts of backwards too.
         each_of : calls a function with each of some arguments, in threads or not.
         """
         none = np.zeros(0, dtype=np.int64)
         if not len(rows.block) or not self.policies or not self.zeros:
-            return none, none
+            return self, none, none
         fabric, splits, pairs = candidates.fabric, candidates.splits, candidates.pairs
-        site = Site(rows.start, rows.block, outer_dp, stride)
         here = site if fabric.by_links else site[1:2]  # what groups inside a block depend on
         device = fabric.types(rows.start)
         one, body_of = distinct_rows(*here, rows.samples, rows.split, rows.pair)
@@ -147,16 +132,16 @@ class LayerPrices:
             *(spread(group) for group in state.groups))
         state_of = number[state_of]
         state, device = state.take(alike), device[one][alike]
-        kinds = len(self.chain.kinds)
-        self.ahead = np.empty((len(body.tp), kinds, 2))
-        self.back = np.empty((len(body.tp), len(self.policies), kinds, BODY))
-        self.state = np.empty((len(state.tp), len(self.zeros), kinds, STATE))
+        kinds, new = len(self.chain.kinds), self.replace()
+        new.ahead = np.empty((len(body.tp), kinds, 2))
+        new.back = np.empty((len(body.tp), len(self.policies), kinds, BODY))
+        new.state = np.empty((len(state.tp), len(self.zeros), kinds, STATE))
         if self.chain.experts is not None:
-            self.exchange = np.zeros((len(body.tp), 2, kinds, 2))
+            new.exchange = np.zeros((len(body.tp), 2, kinds, 2))
             each = [int(np.argmax(self.again == again)) for again in range(2)]
         if in_parts:
-            self.apart = np.zeros((len(body.tp), len(self.policies), kinds, APART))
-        self.by_type = [
+            new.apart = np.zeros((len(body.tp), len(self.policies), kinds, APART))
+        new.by_type = [
             OfType(n, mine, body.take(mine), own, state.take(own))
             for n in range(len(self.settings)) if len(mine := np.flatnonzero(machine == n))
             for own in [np.flatnonzero(device == n)]]
@@ -168,21 +153,21 @@ class LayerPrices:
                 distinct, number = self._distinct[kind]
                 own = own._replace(recompute=distinct)
                 costs = body_costs(layer, own, self.settings[n])
-                self._put_body(rows, kind, costs, self._host[n])
+                new._put_body(rows, kind, costs, self._host[n])
                 if in_parts:
-                    self.apart[rows, :, kind] = self.parts_of(kind, own, costs, n)[:, number]
-                if self.exchange is not None:
+                    new.apart[rows, :, kind] = self.parts_of(kind, own, costs, n)[:, number]
+                if new.exchange is not None:
                     away = np.broadcast_arrays(costs.ep_forward, costs.ep_backward)
-                    self.exchange[rows, :, kind] = np.stack(away, axis=-1)[:, number[each]]
+                    new.exchange[rows, :, kind] = np.stack(away, axis=-1)[:, number[each]]
 
         size = max(1, SOME // len(self.policies))
         list(each_of(price, [(one, np.arange(begin, min(begin + size, len(one.bodies))))
-                             for one in self.by_type for begin in range(0, len(one.bodies), size)]))
-        for n, _, _, own, held in self.by_type:
+                             for one in new.by_type for begin in range(0, len(one.bodies), size)]))
+        for n, _, _, own, held in new.by_type:
             for kind, layer in enumerate(self.chain.kinds):
-                self.state[own, :, kind] = self.state_of(
+                new.state[own, :, kind] = self.state_of(
                     state_costs(layer, held, self.settings[n]), n)
-        return body_of, state_of
+        return new, body_of, state_of
 
     def parts_of(self, kind: int, body: Body, costs: BodyCosts, number: int) -> Floats:
         """``apart`` of layers of a kind on devices of a type; (n, R, 4)."""

@@ -65,7 +65,7 @@ class Layouts:
         lists: CutLists, longest: int,
     ) -> None:
         self.chain, self.listed, self.own, self._lists = chain, listed, own, lists
-        self._runnable = runnable
+        self.runnable = runnable
         self._lock = Lock()
         self.free: dict[int, Bools] = {}
         self.first = np.full(len(listed), -1)
@@ -87,12 +87,7 @@ class Layouts:
     @property
     def extent(self) -> tuple[int, int]:
         """Grows when what is known does."""
-        return self.count, self._runnable.count
-
-    @property
-    def runnable(self) -> Runnable:
-        """A copy, which may learn of candidates."""
-        return self._runnable.copy()
+        return self.count, self.runnable.count
 
     def of(self, chosen: Ints) -> Listed:
         """Layouts, those of the pipelines ``chosen``, by number, among them."""
@@ -104,7 +99,7 @@ class Layouts:
     @property
     def figures(self) -> Columns:
         """Figures of all layouts that are known, where rules have any; of one where none is."""
-        if not self._runnable.asks_layouts:
+        if not self.runnable.asks_layouts:
             return {}
         with self._lock:
             return self._lists.figures(self._cuts or [np.array([[0, len(self.chain)]])])
@@ -114,8 +109,8 @@ class Layouts:
         if k in self.free or self.first[k] >= 0:
             return
         chain, pipeline = self.chain, self.listed[k]
-        rules = self._runnable.about_cuts(pipeline)
-        listed = self._runnable.lists(pipeline)
+        rules = self.runnable.about_cuts(pipeline)
+        listed = self.runnable.lists(pipeline)
         if is_free(rules) and pipeline.schedule in UNLIKE and not listed:
             cut = np.ones(len(chain) + 1, dtype=np.bool_)
             for name, held in self._lists.held.items():
@@ -128,7 +123,7 @@ class Layouts:
         if same == k:
             self.longest[k], self.widest[k] = found.longest, found.widest
             self.first[k], self.last[k] = self.count, self.count + len(found.cuts)
-            if self._runnable.asks_layouts:
+            if self.runnable.asks_layouts:
                 self._cuts.append(found.cuts)
             self._parts.append((
                 found.cuts, found.load, found.heaviest, self._runs + found.run, found.seen,

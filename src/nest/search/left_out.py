@@ -20,25 +20,25 @@ from nest.search.cut_lists import LONGEST, MOST_WAYS, is_free
 from nest.search.layouts import UNLIKE
 from nest.search.policies import policies_of, runnable_policies
 from nest.search.runnable import TIMES, Pipeline, larger_groups
-from nest.search.tensors import Builder
+from nest.search.tensors import Formulation
 
 SETTINGS = ("block", "dp_in", "tp", "sp", "cp", "cp_comm", "ep", "etp", "zero", "shard",
             "recompute", "recompute_modules", "recompute_layers")
 """Settings that each stage has of its own."""
 
 
-def left_out(builder: Builder, rules: Capabilities | None) -> tuple[LeftOut, ...]:
-    """What the search of a builder leaves out.
+def left_out(f: Formulation, rules: Capabilities | None) -> tuple[LeftOut, ...]:
+    """What the search of a formulation leaves out.
 
     Parameters
     ----------
-    builder : of the whole space.
+    f : of the whole space.
     rules : of the stack, if its space alone is searched.
     """
     found = dict[str, str]()
-    chain, space = builder.chain, builder.space
-    for part in (_stages(builder, rules), _schedules(builder, rules), _cuts(builder, rules),
-                 _modules(builder, rules), _places(builder)):
+    chain, space = f.query.chain, f.query.space
+    for part in (_stages(f, rules), _schedules(f, rules), _cuts(f, rules),
+                 _modules(f, rules), _places(f)):
         for figure, sentence in part:
             found.setdefault(figure, sentence)
     if rules is not None and rules.offload and space.offload == ("none",):
@@ -48,17 +48,18 @@ def left_out(builder: Builder, rules: Capabilities | None) -> tuple[LeftOut, ...
     return tuple(LeftOut(figure=figure, sentence=sentence) for figure, sentence in found.items())
 
 
-def _piped(builder: Builder) -> list[Pipeline]:
-    return [one for one in builder.pipelines if one.pp > 1]
+def _piped(f: Formulation) -> list[Pipeline]:
+    return [one for one in f.part.pipelines if one.pp > 1]
 
 
-def _stages(builder: Builder, rules: Capabilities | None) -> Iterator[tuple[str, str]]:
+def _stages(f: Formulation, rules: Capabilities | None) -> Iterator[tuple[str, str]]:
     """Settings in which the rules of a stack let stages differ."""
-    if rules is None or not _piped(builder):
+    if rules is None or not _piped(f):
         return
     alike = {name for rule in rules.rules.values() if rule.alike and not rule.when
              for name in rule.fields}
-    may = [name for name in SETTINGS if name not in alike and _has_choice(builder.candidates, name)]
+    may = [name for name in SETTINGS
+           if name not in alike and _has_choice(f.choices.candidates, name)]
     if may:
         yield "stages", f"stages that differ in {', '.join(may)}"
 
@@ -68,34 +69,34 @@ def _has_choice(candidates: Candidates, name: str) -> bool:
     return name != "cp_comm" or len({*splits.form[splits.cp > 1].tolist()}) > 1
 
 
-def _schedules(builder: Builder, rules: Capabilities | None) -> Iterator[tuple[str, str]]:
+def _schedules(f: Formulation, rules: Capabilities | None) -> Iterator[tuple[str, str]]:
     """Schedules, and groups of micro-batches."""
-    space, known = builder.space, {one.schedule for one in builder.pipelines}
+    space, known = f.query.space, {one.schedule for one in f.part.pipelines}
     if space.schedule is None and rules is None:
         names = [name for name in SCHEDULES if name not in {*space.schedules, *BEYOND}]
         yield "schedule", f"{', '.join(names)}, which the space does not name" + (
-            ", but as the stack can run them" if builder.job.stack.capabilities else "")
+            ", but as the stack can run them" if f.query.job.stack.capabilities else "")
     elif rules is not None and space.allows("pp", 1) and {*UNLIKE} <= known:
         yield "schedule", f"{UNLIKE[1]} of a single stage"
     larger = larger_groups(rules)
     if space.group is None and larger and any(
-            one.times in TIMES[1:] or one.vpp > 1 for one in _piped(builder)):
+            one.times in TIMES[1:] or one.vpp > 1 for one in _piped(f)):
         yield "group", ("more micro-batches that pass a chunk in a row than the fewest from "
                         f"{' and from '.join(f'{n} x pp' if n > 1 else 'pp' for n in TIMES)} on")
 
 
-def _cuts(builder: Builder, rules: Capabilities | None) -> Iterator[tuple[str, str]]:
+def _cuts(f: Formulation, rules: Capabilities | None) -> Iterator[tuple[str, str]]:
     """Divisions of the layers."""
-    chain, piped = builder.chain, _piped(builder)
+    chain, piped = f.query.chain, _piped(f)
     chunked = [one for one in piped if one.schedule not in UNLIKE]
-    runnable = builder.layouts.runnable
+    runnable = f.layouts.runnable
     asked = [one for one in piped if runnable.lists(one)] if runnable.asks_layouts else []
     free = [one for one in chunked if is_free(runnable.about_cuts(one))]
     first, last = chain.body
     ends = math.comb(first, first // 2) * math.comb(len(chain) - last, (len(chain) - last) // 2)
     if rules is None and chunked:
         yield "cuts", "chunks of unequal sizes" + (
-            ", but those that the stack can run" if builder.job.stack.capabilities else "")
+            ", but those that the stack can run" if f.query.job.stack.capabilities else "")
     elif (free or asked) and len(chain) > LONGEST:
         yield "cuts", (f"of {_names(free + asked)}: chunks that differ by more than a layer "
                        f"(chains of more than {LONGEST} layers)")
@@ -111,26 +112,26 @@ def _names(pipelines: list[Pipeline]) -> str:
     return ", ".join(dict.fromkeys(one.schedule for one in pipelines))
 
 
-def _modules(builder: Builder, rules: Capabilities | None) -> Iterator[tuple[str, str]]:
+def _modules(f: Formulation, rules: Capabilities | None) -> Iterator[tuple[str, str]]:
     """Sets of modules that are recomputed only where the space names them."""
-    chain, space = builder.chain, builder.space
+    chain, space = f.query.chain, f.query.space
     more = [*chain.further_modules]
     if space.recompute_modules is not None or not more:
         return
     named = policies_of(chain, space.replace(recompute_modules=tuple(more)))
     usual = policies_of(chain, space)
     if rules is not None:
-        named = runnable_policies(named, rules, chain, builder.job, builder.offload)
+        named = runnable_policies(named, rules, f.query)
     if {*named} - {*usual}:
         yield "recompute_modules", f"sets with {', '.join(more)}, which the space does not name"
 
 
-def _places(builder: Builder) -> Iterator[tuple[str, str]]:
+def _places(f: Formulation) -> Iterator[tuple[str, str]]:
     """Devices of the stages."""
-    cluster, space = builder.cluster, builder.space
+    cluster, space = f.query.cluster, f.query.space
     idle = any(
         outer_dp * stride < cluster.size
-        for outer_dp in divisors(builder.job.global_batch)
+        for outer_dp in divisors(f.query.job.global_batch)
         if outer_dp <= cluster.size and space.allows("outer_dp", outer_dp)
         for stride in strides(cluster.size, outer_dp, cluster.group_sizes))
     if idle:

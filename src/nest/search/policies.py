@@ -7,9 +7,9 @@ from itertools import combinations
 
 from nest.costs.choices import FULL, policy
 from nest.inputs.capabilities import Capabilities
-from nest.inputs.job import Job
 from nest.inputs.space import MODULES, SearchSpace
 from nest.model import Chain
+from nest.search.query import Query
 from nest.stacks.figures import model_figures, offload_figures
 from nest.stacks.rules import applies, wrong
 
@@ -39,12 +39,10 @@ def is_tried(chain: Chain, modules: Collection[str]) -> bool:
         {*modules} <= {*group} for group in chain.module_groups)
 
 
-def runnable_policies(
-    found: list[int], rules: Capabilities, chain: Chain, job: Job, offload: str
-) -> list[int]:
+def runnable_policies(found: list[int], rules: Capabilities, query: Query) -> list[int]:
     """Policies without those that the rules of a stack forbid whatever else a plan is, which need
     no prices; all of them where only none would be left, to which others are compared."""
-    known = {**model_figures(chain, job), **offload_figures(offload)}
+    known = {**model_figures(query.chain, query.job), **offload_figures(query.offload)}
 
     def may(bits: int) -> bool:
         if bits in (0, FULL):

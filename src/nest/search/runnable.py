@@ -19,7 +19,6 @@ import numpy as np
 from nest.costs.choices import FULL, policy
 from nest.costs.distinct import distinct_rows
 from nest.inputs.capabilities import Capabilities, Rule
-from nest.inputs.job import Job
 from nest.inputs.space import MODULES
 from nest.model import Chain
 from nest.model.schedules import is_grouped
@@ -39,6 +38,7 @@ from nest.search.columns import (
     figures,
     single,
 )
+from nest.search.query import Query
 from nest.search.wide_rules import NONE, Wide, row_keys, wide
 from nest.stacks.figures import Value, model_figures, offload_figures
 from nest.stacks.rules import applies, outside
@@ -80,16 +80,34 @@ class Pipeline(NamedTuple):
     """Or they are so many, if the space names them."""
 
 
+class Part(NamedTuple):
+    """A part of the space that is searched as one."""
+
+    rules: Capabilities | None = None
+    """What the training software can run of it; None: everything."""
+    pipelines: tuple[Pipeline, ...] = ()
+    """Of alike stages."""
+    later: tuple[Pipeline, ...] = ()
+    """Those that are searched behind it with its prices."""
+
+    @property
+    def own(self) -> bool:
+        """Whether it is the space of a stack: stages are alike."""
+        return self.rules is not None
+
+    @property
+    def schedules(self) -> set[str]:
+        """Of its pipelines."""
+        return {one.schedule for one in self.pipelines}
+
+
 class Runnable:
     """What a stack can run of the candidates of a search.
 
     Parameters
     ----------
-    known : the rules; None: everything can be run.
-    pipelines : those of the search.
     zeros, policies, longest : ZeRO stages and how each shards (1: dp_in); recompute policies as
         :func:`nest.costs.choices.policy`; most first layers of full recompute.
-    offload : what is kept in the memory of the hosts.
 
     Notes
     -----
@@ -98,10 +116,10 @@ class Runnable:
     """
 
     def __init__(
-        self, known: Capabilities | None, chain: Chain, job: Job, pipelines: Sequence[Pipeline],
-        zeros: Sequence[tuple[int, int]], policies: Sequence[int], longest: int,
-        offload: str = "none",
+        self, query: Query, part: Part, zeros: Sequence[tuple[int, int]],
+        policies: Sequence[int], longest: int,
     ) -> None:
+        known, pipelines, chain = part.rules, part.pipelines, query.chain
         self.rules = [] if known is None else single(known.rules)
         self._sizes = [0, len(zeros), len(policies), longest + 1, len(pipelines), 1]
         self._masks: dict[tuple[int, int], Any] = {}
@@ -111,7 +129,7 @@ class Runnable:
         """Layers of the kinds of ``HELD`` that the model has."""
         self._cuts = {"cuts", *self._held, "empty_chunks"}
         self._model = {
-            **model_figures(chain, job), **offload_figures(offload), "misplaced": 0,
+            **model_figures(chain, query.job), **offload_figures(query.offload), "misplaced": 0,
             **{name: 0 for name in held if name not in self._held}}
         self._fixed: dict[str, Column] = {name: Column.same(v) for name, v in self._model.items()}
         schedule, pp, vpp = ([one[n] for one in pipelines] for n in range(3))
@@ -183,14 +201,15 @@ class Runnable:
             "sp": Column.of(ROW, sp, NO_YES),
             "cp_comm": Column.of(ROW, splits.form[rows.split], FORMS)}
 
-    def look_at(self, rows: Rows, splits: Splits, pairs: Pairs) -> None:
-        """Compare candidates with all rules but those that depend on the outer choice."""
-        columns = self._columns(rows, splits, pairs)
-        self._sizes[ROW] = len(rows.block)
+    def compared(self, rows: Rows, splits: Splits, pairs: Pairs) -> Runnable:
+        """The same, with candidates compared with all rules but those about the outer choice."""
+        other, columns = self._copy(), self._columns(rows, splits, pairs)
+        other._sizes[ROW] = len(rows.block)
         for rule in self._pairs:
-            self._forbid(broken(rule, columns), not figures(rule).isdisjoint(Pipeline._fields))
-        self._rows = {name: columns[name] for name in columns if AXIS_OF.get(name) == ROW
-                      } if self._wide else {}
+            other._forbid(broken(rule, columns), not figures(rule).isdisjoint(Pipeline._fields))
+        if self._wide:
+            other._rows = {name: columns[name] for name in columns if AXIS_OF.get(name) == ROW}
+        return other
 
     def _forbid(self, where: Bools, piped: bool = False) -> None:
         """``piped``: for pipelines; what a single one forbids, others may allow."""
@@ -201,13 +220,14 @@ class Runnable:
         pair = axes[0], axes[-1]
         self._masks[pair] = self._masks.get(pair, True) & ~where
 
-    def keep(self, rows: Ints) -> None:
-        """Leave out all other candidates."""
-        self._sizes[ROW] = len(rows)
-        for pair, mask in self._masks.items():
-            if len(mask) > 1:
-                self._masks[pair] = mask[rows]
-        self._rows = {name: column.take(ROW, rows) for name, column in self._rows.items()}
+    def take(self, rows: Ints) -> Runnable:
+        """The same of some candidates."""
+        other = self._copy()
+        other._sizes[ROW] = len(rows)
+        other._masks = {pair: mask[rows] if len(mask) > 1 else mask
+                        for pair, mask in self._masks.items()}
+        other._rows = {name: column.take(ROW, rows) for name, column in self._rows.items()}
+        return other
 
     def allow(self, first: int, second: int, rows: slice = slice(None)) -> Bools:
         """What the rules about two axes, or one of them, allow: their entries; of some ``rows``."""
@@ -266,8 +286,8 @@ class Runnable:
         """Outer choices of which is known which pipelines they allow."""
         return len(self._piped)
 
-    def copy(self) -> Runnable:
-        """The same, which may leave out candidates; what is known of pipelines is shared."""
+    def _copy(self) -> Runnable:
+        """The same for other candidates; what is known of pipelines is shared."""
         other = copy(self)
         other._sizes, other._masks = [*self._sizes], {**self._masks}
         return other
@@ -347,14 +367,13 @@ class Runnable:
         return found
 
 
-def runnable_splits(
-    known: Capabilities | None, chain: Chain, job: Job, offload: str, splits: Splits
-) -> tuple[Bools, bool]:
+def runnable_splits(query: Query, known: Capabilities | None, splits: Splits
+                    ) -> tuple[Bools, bool]:
     """Ways to split a sample that the rules about them alone allow; (S,). And whether no other
     rule tells those apart that differ in how cp exchanges.
     """
     allowed, alone = np.ones(len(splits.tp), dtype=np.bool_), True
-    known_of = {**model_figures(chain, job), **offload_figures(offload)}
+    known_of = {**model_figures(query.chain, query.job), **offload_figures(query.offload)}
     columns = {name: Column.same(value) for name, value in known_of.items()}
     for name, values in (("tp", splits.tp), ("cp", splits.cp), ("model_ranks", splits.width)):
         columns[name] = Column.of(ROW, values)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from nest.inputs.configuration import Configuration, StageConfiguration
 from nest.search.alike import AlikePlan
 from nest.search.layouts import UNLIKE
-from nest.search.tensors import Builder
+from nest.search.tensors import Formulation
 
 TIE = 1.0 + 1e-9
 """Step times apart by a smaller factor are the same."""
@@ -33,7 +33,7 @@ class Solution(NamedTuple):
     """A plan as the kernels found it."""
 
     step_time: float
-    builder: Builder
+    formulation: Formulation
     number: int
     """Outer choice."""
     schedule: str
@@ -45,7 +45,7 @@ class Solution(NamedTuple):
     @property
     def key(self) -> tuple[Any, ...]:
         """Plans that have the same are variants of one configuration."""
-        outer = self.builder.outers[self.number]
+        outer = self.formulation.outers[self.number]
         return distinct(outer.outer_dp, outer.micro_batch, len(self.stages), self.vpp,
                         self.schedule, outer.micro_batches)
 
@@ -54,22 +54,22 @@ class Solution(NamedTuple):
         """Micro-batches that pass a chunk in a row, where these are not as many as stages."""
         if self.alike is None:
             return None
-        builder, pipeline = self.builder, self.alike.pipeline
-        m = builder.outers[self.number].micro_batches
-        group = int(builder.runnable.groups(m)[builder.pipelines.index(pipeline)])
+        f, pipeline = self.formulation, self.alike.pipeline
+        m = f.outers[self.number].micro_batches
+        group = int(f.runnable.groups(m)[f.part.pipelines.index(pipeline)])
         return group if group != pipeline.pp else None
 
     def configuration(self) -> Configuration:
         """The plan in devices and degrees."""
-        builder = self.builder
-        outer, cuts = builder.outers[self.number], builder.signatures.downsets
+        f = self.formulation
+        outer, cuts = f.outers[self.number], f.choices.signatures.downsets
         chunks: list[Any] = [None] * len(self.stages)
         if self.alike is not None:
             chunks = self.alike.chunks
         order: list[int] = []
         stages = []
         for (before, after, first, option), parts in zip(self.stages, chunks, strict=True):
-            degrees = builder.degrees(self.number, option)
+            degrees = f.degrees(self.number, option)
             block = degrees.pop("block")
             members = _layers(cuts[after] & ~cuts[before])
             layers = (parts[0][0], parts[-1][1]) if parts else (
@@ -81,13 +81,33 @@ class Solution(NamedTuple):
         return Configuration(
             outer_dp=outer.outer_dp, stride=outer.stride, micro_batch=outer.micro_batch,
             stages=tuple(stages), vpp=self.vpp, schedule=self.schedule,
-            group=self.group, order=None if straight else tuple(order), offload=builder.offload,
+            group=self.group, order=None if straight else tuple(order), offload=f.query.offload,
         )
 
 
 def _layers(mask: int) -> list[int]:
     """Numbers of the bits that are set, ascending."""
     return [n for n in range(mask.bit_length()) if mask >> n & 1]
+
+
+class Effort(NamedTuple):
+    """What a search took."""
+
+    seconds: float
+    compile_seconds: float
+    threads: int
+    solved: int
+    """Outer choices that a kernel worked on."""
+    pruned: int
+    """Outer choices that a bound ruled out."""
+    cells: int
+    labels: int
+    transitions: int
+
+    def with_more(self, other: Effort) -> Effort:
+        """Of two searches one after the other."""
+        return self._replace(**{name: getattr(self, name) + getattr(other, name)
+                                for name in self._fields if name != "threads"})
 
 
 class Found(NamedTuple):
@@ -102,23 +122,16 @@ class Found(NamedTuple):
     """The next best plans that differ in configuration, where several were asked for."""
     others_proved: bool
     """No other plan of the space that differs from all of these is faster than the last."""
-    seconds: float
-    compile_seconds: float
-    threads: int
-    solved: int
-    """Outer choices that a kernel worked on."""
-    pruned: int
-    """Outer choices that a bound ruled out."""
-    cells: int
-    labels: int
-    transitions: int
-    builder: Builder
+    effort: Effort
+    formulation: Formulation
     """Of the whole space."""
+
+    @property
+    def proved(self) -> bool:
+        """Whether no plan of the space takes less."""
+        return self.lower_bound >= self.step_time
 
     def after(self, other: Found) -> Found:
         """The same, with the bound and the work of a search of another part of the space."""
-        names = ("seconds", "compile_seconds", "solved", "pruned", "cells", "labels",
-                 "transitions")
-        return self._replace(
-            lower_bound=min(self.lower_bound, other.lower_bound),
-            **{name: getattr(self, name) + getattr(other, name) for name in names})
+        return self._replace(lower_bound=min(self.lower_bound, other.lower_bound),
+                             effort=self.effort.with_more(other.effort))

@@ -22,7 +22,7 @@ from nest.search import compiled
 from nest.search.columns import FIRST, POLICY, ROW, WAY
 from nest.search.distinct import least_of
 from nest.search.problems import Sums
-from nest.search.tensors import Builder
+from nest.search.tensors import Formulation
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -72,23 +72,23 @@ class Questions(NamedTuple):
 
 
 class Totals:
-    """Sums over all layers of a builder, each layer at its least, wherever it is."""
+    """Sums over all layers of a formulation, each layer at its least, wherever it is."""
 
-    def __init__(self, builder: Builder) -> None:
-        self.builder = builder
-        order, whole = builder.order, np.array(builder.signatures.whole_kinds, dtype=np.int64)
-        kinds = len(builder.chain.kinds)
+    def __init__(self, f: Formulation) -> None:
+        self.formulation = f
+        order, whole = f.choices.order, np.array(f.choices.signatures.whole_kinds, dtype=np.int64)
+        kinds = len(f.query.chain.kinds)
         pairs, self._counts = np.unique(order * kinds + whole, return_counts=True)
         self._first, self._second = pairs // kinds, pairs % kinds
         used, self._numbers = zip(*(np.unique(numbers, return_inverse=True)
-                                    for numbers in builder.columns[:2]), strict=True)
+                                    for numbers in (f.listing.body, f.listing.state)), strict=True)
         figures = self._by_kind(*used)
         self._whole = [np.stack([self._summed(one) for one in part]) for part in figures]
         self._bytes = [part[1] for part in figures]
-        self._figures = figures if builder.rows.start.any() else None  # they take much memory
-        first = [n for n, bits in enumerate(builder.policies) if bits == FULL]
-        self._full = first[0] if first and builder.first_layers.any() else -1
-        policies = np.arange(len(builder.policies))
+        self._figures = figures if f.listing.rows.start.any() else None  # they take much memory
+        first = [n for n, bits in enumerate(f.choices.policies) if bits == FULL]
+        self._full = first[0] if first and f.choices.first_layers.any() else -1
+        policies = np.arange(len(f.choices.policies))
         self._fast = np.append(policies, policies[:1]) if self._full >= 0 else policies
         self._lean = np.append(policies, self._full) if self._full >= 0 else policies
         """(X,) see ``Sums``."""
@@ -97,13 +97,13 @@ class Totals:
     @property
     def choices(self) -> int:
         """X."""
-        return len(self.builder.policies) + (self._full >= 0)
+        return len(self.formulation.choices.policies) + (self._full >= 0)
 
     def _by_kind(self, body: Ints, held: Ints) -> tuple[list[Floats], list[Floats]]:
         """Seconds and bytes of a layer of each kind: what bodies add, (U, R, T), and what states
         do, (V, Z, T). Of bodies also what passes beside each other may hide, and what hides it,
         forward and backward: at the most, as less than 0."""
-        prices = self.builder.prices
+        prices = self.formulation.prices
         ahead, back, state = prices.ahead[body], prices.back[body], prices.state[held]
         apart = prices.apart[body] if len(prices.apart) else prices.apart
         own = [ahead[:, None, :, 1] + back[..., 1], np.ascontiguousarray(back[..., 2])]
@@ -136,8 +136,8 @@ class Totals:
 
     def _sums(self, number: int, shapes: Shapes) -> Sums:
         """What the kernel gets of an outer choice."""
-        builder = self.builder
-        outer, span, rows = builder.outers[number], builder.span(number), builder.rows
+        f = self.formulation
+        outer, span, rows = f.outers[number], f.span(number), f.listing.rows
         alike = rows.take(span).degrees() if rows.start[span].any() else None
         bodies, states = (numbers[span] for numbers in self._numbers)
         body, own, kept = self._of(0, bodies, alike)
@@ -151,8 +151,8 @@ class Totals:
             fast=self._fast, lean=self._lean,
             row_way=row_way, row_policy=row_policy, way_policy=way_policy,
             warm=np.stack([_least_warm(shapes, deepest, x) for x in (False, True)]),
-            deepest=deepest, copies=builder.copies, micro_batches=outer.micro_batches,
-            limit_bytes=max(builder.limit, 1.0))
+            deepest=deepest, copies=f.copies, micro_batches=outer.micro_batches,
+            limit_bytes=max(f.limit, 1.0))
 
     def questions(self, number: int, shapes: Shapes, limit: float = math.inf) -> Questions:
         """What some pipeline may have that takes less than ``limit`` seconds."""
@@ -172,14 +172,15 @@ class Totals:
     @cached_property
     def _zeros(self) -> Bools:
         """(Z,) ways of ZeRO that the schedule of some pipeline may have."""
-        names = {one.schedule for one in self.builder.pipelines}
+        names = {one.schedule for one in self.formulation.part.pipelines}
         most = max(map(most_zero, names), default=0)
-        return np.array([zero <= most for zero, _ in self.builder.zeros], dtype=np.bool_)
+        zeros = self.formulation.choices.zeros
+        return np.array([zero <= most for zero, _ in zeros], dtype=np.bool_)
 
     def _legal(self, number: int) -> tuple[Bools, Bools, Bools]:
         """What the rules of the stack about two of them allow; (C, Z), (C, X), (Z, X)."""
-        builder = self.builder
-        allow, span = builder.runnable.allow, builder.span(number)
+        f = self.formulation
+        allow, span = f.runnable.allow, f.span(number)
         row_policy, way_policy = allow(ROW, POLICY, span), allow(WAY, POLICY)
         policy_first = allow(POLICY, FIRST)
         if self._full >= 0:
@@ -187,9 +188,9 @@ class Totals:
                                       for mask in (row_policy, way_policy))
             way_policy[:, -1] &= policy_first[self._full, 1:].any()
         way_policy[:, :len(policy_first)] &= policy_first[:, 0]
-        way_policy[:, 0] &= builder.space.allows("recompute", "none")
+        way_policy[:, 0] &= f.query.space.allows("recompute", "none")
         way_policy &= self._zeros[:, None]
-        return allow(ROW, WAY, span) & builder.divided(number), row_policy, way_policy
+        return allow(ROW, WAY, span) & f.divided(number), row_policy, way_policy
 
 
 def _least_warm(shapes: Shapes, deepest: int, together: bool) -> Floats:

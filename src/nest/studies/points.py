@@ -59,7 +59,7 @@ def best_first(study: Study) -> Iterator[tuple[int, tuple[Choice, ...]]]:
     """The same points in the order in which they are asked about.
 
     Of the axes in ``BETTER`` the best values come first: planners know from them much of what comes
-    behind (:mod:`nest.search.floors`).
+    behind (:mod:`nest.search.lower_bounds`).
     """
     if study.sample is not None:
         yield from combinations(study)

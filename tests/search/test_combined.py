@@ -9,12 +9,15 @@ from test_alike import EXPERTS, cluster
 import nest
 from nest.inputs import Cluster, Job, SearchSpace, load_model, load_stack
 from nest.model import build_chain
-from nest.search import beside as module
+from nest.search import combined as module
 from nest.search import compiled
 from nest.search.alike import Alike, pipelines
-from nest.search.beside import BESIDE, beside
-from nest.search.signatures import signatures
-from nest.search.tensors import Builder
+from nest.search.cache import Cache
+from nest.search.combined import COMBINED, combined
+from nest.search.formulating import formulate
+from nest.search.query import Query
+from nest.search.runnable import Part
+from nest.search.tensors import Formulation
 
 pytestmark = pytest.mark.kernels
 
@@ -24,22 +27,21 @@ def job(**changes: float) -> Job:
                   "stack": load_stack("megatron-core").replace(workspace=0), **changes})
 
 
-def split(where: Cluster, batch: Job, space: SearchSpace, limit: float) -> Builder:
-    """The builder of combined passes beside that of all others."""
+def split(where: Cluster, batch: Job, space: SearchSpace, limit: float) -> Formulation:
+    """The formulation of combined passes, derived from that of all others."""
     chain = build_chain(load_model(EXPERTS))
     rules = batch.stack.capabilities
     listed = pipelines(chain, space, where.size, True, rules)
-    plain = [one for one in listed if one.schedule != BESIDE]
-    builder = Builder(chain, where, batch, space, signatures(chain, batch), rules=rules,
-                      pipelines=plain, behind=listed)
-    return beside(builder, [one for one in listed if one.schedule == BESIDE], rules, limit)
+    plain = tuple(one for one in listed if one.schedule != COMBINED)
+    f = formulate(Query(chain, where, batch, space), Part(rules, plain, tuple(listed)))
+    return combined(f, [one for one in listed if one.schedule == COMBINED], limit, Cache())
 
 
-def least(builder: Builder, limit: float) -> float:
+def least(f: Formulation, limit: float) -> float:
     """Best step below a limit; inf: none."""
-    alike, kernel = Alike(builder), compiled.load(compiled.ALIKE)[0].alike
-    found = [plan.step_time for number in range(len(builder.outers))
-             if builder.span(number).start < builder.span(number).stop
+    alike, kernel = Alike(f), compiled.load(compiled.ALIKE)[0].alike
+    found = [plan.step_time for number in range(len(f.outers))
+             if f.span(number).start < f.span(number).stop
              for plan in alike.solve(kernel, number, limit, True, False)[0]]
     return min(found, default=np.inf)
 
@@ -56,14 +58,15 @@ def test_a_limit_leaves_out_nothing_faster(memory: str, places: int) -> None:
         first, *others = where.levels
         where = where.replace(levels=(first.replace(size=6), *others))
         batch = job(global_batch=12)
-    assert split(where, batch, SPACE, np.inf).rows.start.any() == (places > 1)
+    assert split(where, batch, SPACE, np.inf).listing.rows.start.any() == (places > 1)
     best = least(split(where, batch, SPACE, np.inf), np.inf)
     assert best < np.inf
-    named = nest.plan(load_model(EXPERTS), where, batch, SPACE.replace(schedule=BESIDE), threads=1)
+    space = SPACE.replace(schedule=COMBINED)
+    named = nest.plan(load_model(EXPERTS), where, batch, space, threads=1)
     assert best == pytest.approx(named.step_time_s, rel=1e-9)
     near = split(where, batch, SPACE, best * (1 + 1e-6))
     assert least(near, best * (1 + 1e-6)) == pytest.approx(best, rel=1e-12)
-    assert len(near.rows.block) < len(split(where, batch, SPACE, np.inf).rows.block)
+    assert len(near.listing.rows.block) < len(split(where, batch, SPACE, np.inf).listing.rows.block)
 
 
 def test_floors_are_no_higher_than_any_step(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +87,7 @@ def test_floors_are_no_higher_than_any_step(monkeypatch: pytest.MonkeyPatch) -> 
             assert kept.span(number).start < kept.span(number).stop
     assert close > 1 / 1.1  # such floors would leave out this one
     monkeypatch.setattr(module, "_near", lambda other, *_: np.zeros(0, dtype=np.int64))
-    assert not len(split(where, batch, SPACE, 1e9).rows.block)
+    assert not len(split(where, batch, SPACE, 1e9).listing.rows.block)
 
 
 @pytest.mark.parametrize("default", [True, False])
@@ -92,4 +95,4 @@ def test_combined_is_in_the_default_space(default: bool) -> None:
     chain = build_chain(load_model(EXPERTS))
     space = SearchSpace() if default else SearchSpace(schedule="interleaved")
     names = {one.schedule for one in pipelines(chain, space, 8, True, job().stack.capabilities)}
-    assert (BESIDE in names) == default
+    assert (COMBINED in names) == default

@@ -1,4 +1,4 @@
-"""What no plan of an outer choice takes less than, known from questions about better clusters.
+"""Lower bounds of the plans of an outer choice, known from questions about better clusters.
 
 More seconds or bytes of any part never shorten a step. So what was proved of prices holds of all
 that are no lower, part by part: docs/proofs.md, Lemma 50 (caches).
@@ -20,7 +20,7 @@ WIDER = 1.02
 """Limit of what is looked at for later questions, over that of a question (measured: Llama-3-70B
 on 1,024 devices takes 2 % longer at a sixteenth of the bandwidth)."""
 MOST = 4
-"""Questions of one frame whose floors are kept (chosen)."""
+"""Questions of one frame whose bounds are kept (chosen)."""
 
 
 class Prices(NamedTuple):
@@ -59,15 +59,15 @@ class Known(NamedTuple):
     """What is known of the outer choices of a question, which its search adds to."""
 
     seconds: Floats
-    """No plan takes less."""
+    """(outer choices,) no plan takes less."""
     tight: Bools
     """Looking further than asked is not worth it: there is a plan that takes about so long."""
     again: bool
     """Another question of the frame came before."""
 
 
-class Floors:
-    """Floors of the questions of one frame.
+class LowerBounds:
+    """Lower bounds of the questions of one frame.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
-"""What searches of near questions share, within a bound of bytes.
+"""The cache of a planner: what searches of similar questions share, within a bound of bytes.
 
-Everything kept is what a function made of its key alone, so that an answer does not depend on what
-was asked before.
+Every entry is what a function made of its key alone, so that an answer does not depend on what was
+asked before. The key of a step of a search names the inputs that the step reads.
 """
 
 from __future__ import annotations
@@ -17,7 +17,11 @@ import numpy as np
 T = TypeVar("T")
 
 
-class Same:
+UNBOUND = 8
+"""Entries of a cache without memory: the searches of one question share those used last."""
+
+
+class Identity:
     """Key of an object that is equal to itself alone: its own hash would take long."""
 
     def __init__(self, what: object) -> None:
@@ -27,15 +31,15 @@ class Same:
         return id(self.what)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Same) and other.what is self.what
+        return isinstance(other, Identity) and other.what is self.what
 
 
-class Kept:
-    """Objects by key; those asked for least recently go first.
+class Cache:
+    """Objects by key; those used least recently go first.
 
     Parameters
     ----------
-    most : bytes, at most, once a question is answered; 0: nothing is kept.
+    most : bytes, at most, once a question is answered; 0: nothing lasts longer than a question.
     """
 
     def __init__(self, most: int = 0) -> None:
@@ -48,20 +52,23 @@ class Kept:
         self._lock = RLock()
 
     def of(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What is kept under a key; the first time, what ``make`` gives."""
-        if not self.most:
-            return make()
+        """The entry of a key; the first time, what ``make`` gives."""
         with self._lock:
             if key not in self._entries:
                 self._entries[key] = make()
             self._entries.move_to_end(key)
-            self._touched.add(key)
             found: T = self._entries[key]
+            if self.most:
+                self._touched.add(key)
+            elif len(self._entries) > UNBOUND:
+                self._entries.popitem(last=False)
             return found
 
     def settle(self) -> None:
         """Drop what is beyond the bound; objects grow while they are used."""
         with self._lock:
+            if not self.most:
+                self._entries.clear()
             for key in self._touched:
                 entry = self._entries[key]
                 extent = getattr(entry, "extent", None)
@@ -74,7 +81,7 @@ class Kept:
 
     @property
     def size(self) -> int:
-        """Bytes of what is kept; what two objects share counts for both."""
+        """Bytes of all entries; what two objects share counts for both."""
         return sum(self._sizes.values())
 
     def __len__(self) -> int:

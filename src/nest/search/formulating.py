@@ -1,0 +1,277 @@
+"""The steps from a query to its formulation: enumerate, apply rules, price, prune.
+
+Each step is a function from frozen records to a frozen record; bounds are properties of the last
+one (:class:`nest.search.tensors.Formulation`). Searches of similar questions share what does not
+depend on prices: the cache holds it by what its step reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nest.costs.choices import Site, StageSetting, settings
+from nest.costs.host import kept_away
+from nest.costs.network.fabric import Fabric, fabric_of
+from nest.costs.network.records import Twins
+from nest.costs.schedules import SCHEDULES
+from nest.inputs.offload import Offload
+from nest.search import compiled
+from nest.search.cache import Cache, Identity
+from nest.search.candidates import Candidates, Listing, Outer, Rows, outers
+from nest.search.cut_lists import CutLists
+from nest.search.exchanges import Exchanges
+from nest.search.expert_pairs import useful_pairs
+from nest.search.layer_prices import LayerPrices, Map
+from nest.search.layouts import Layouts
+from nest.search.lower_bounds import LowerBounds, Prices
+from nest.search.policies import policies_of, runnable_policies
+from nest.search.query import Query
+from nest.search.runnable import Part, Pipeline, Runnable, needs_context, runnable_splits
+from nest.search.signatures import Signatures, signatures
+from nest.search.tables import Blocks
+from nest.search.tensors import Choices, Formulation
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """Outer choices and candidates, before any price: the same for clusters of one shape."""
+
+    outers: list[Outer]
+    """Those under which some block is legal."""
+    rows: Rows
+    """Their candidates that the job's stack can run."""
+    first: Ints
+    """(len(outers) + 1,) where those of each begin."""
+    runnable: Runnable
+    lower: LowerBounds | None = None
+    """Of similar questions; None: the frame does not last."""
+
+    @property
+    def extent(self) -> int:
+        """Grows when the frame does."""
+        return 0 if self.lower is None else self.lower.asked
+
+    @cached_property
+    def verdicts(self) -> Ints:
+        """A number for candidates that can be run alike; (C,)."""
+        return self.runnable.verdicts
+
+
+def formulate(
+    query: Query, part: Part = Part(), cache: Cache | None = None, each_of: Map = map  # noqa: B008
+) -> Formulation:
+    """A part of what a query asks for as arrays.
+
+    Parameters
+    ----------
+    part : default: everything, of stages that may differ.
+    cache : of similar questions.
+    each_of : see :meth:`nest.search.layer_prices.LayerPrices.filled`.
+    """
+    cache = Cache() if cache is None else cache
+    fabric = fabric_of(query.cluster, Twins(*compiled.load(())[0].routes))
+    rates = settings(query.cluster, query.job, kept_away(query.chain, query.offload))
+    choices = enumerated(query, part, cache, fabric, rates)
+    layouts = layouts_of(choices, part, cache)
+    choices.candidates.price_places(each_of)
+    frame = _frame(choices, part, layouts.runnable, cache)
+    return pruned(priced(choices, part, layouts, frame, rates, each_of), frame.verdicts, each_of)
+
+
+# ------------------------------------------------------------ enumerate
+
+
+def signatures_of(query: Query, cache: Cache) -> Signatures:
+    """Signatures of a chain; the job's where they tell bytes that are relayed or received, which
+    no batch changes."""
+    chain, job = query.chain, query.job
+    same = chain.is_chain and not job.stack.receives_all
+    return cache.of(("signatures", Identity(chain), None if same else job.unchecked(
+        global_batch=1)), lambda: signatures(chain, job))
+
+
+def enumerated(
+    query: Query, part: Part, cache: Cache, fabric: Fabric, rates: Sequence[StageSetting]
+) -> Choices:
+    """Step 1: degrees on blocks, recompute policies and ways of ZeRO."""
+    rules, space = part.rules, query.space
+    candidates = Candidates(query, fabric, part.own)
+    listed, alone = runnable_splits(query, rules, candidates.splits)
+    # Transfers to hosts hide under whole layers: less traffic would make them wait more.
+    moves = Offload.of(query.offload).activations
+    policies = policies_of(query.chain, space)
+    if rules is not None:
+        policies = runnable_policies(policies, rules, query)
+    # A frame that is kept holds for all prices, whichever exchange they make the fastest.
+    exchanges = Exchanges(query.chain, fabric, rates) if (
+        alone and not moves and not _lasts(candidates, cache)) else None
+    candidates.list_only(listed, exchanges, not moves and not needs_context(rules, query.chain))
+    return Choices(query, signatures_of(query, cache), candidates, policies, [
+        (zero, shard) for zero in range(4) if space.allows("zero", zero)
+        for shard, name in enumerate(("dp", "dp_in"))
+        if (zero or not shard) and (space.allows("shard", name) or not zero)])
+
+
+def _lasts(candidates: Candidates, cache: Cache) -> bool:
+    """Whether other questions get the frame: on levels without experts it has no price."""
+    return cache.most > 0 and not candidates.fabric.by_links and candidates.chain.experts is None
+
+
+def _key(name: str, choices: Choices, part: Part, *more: Hashable) -> Hashable:
+    """What follows from the chain, the job, the space and the pipelines, and ``more``."""
+    query = choices.query
+    return (name, Identity(query.chain), Identity(choices.signatures), query.job, query.space,
+            query.offload, part.own, part.pipelines, *more)
+
+
+# ------------------------------------------------------------ apply rules
+
+
+def layouts_of(choices: Choices, part: Part, cache: Cache) -> Layouts:
+    """Step 2: cuts of the pipelines that the rules allow; they follow from no price."""
+    query, known, longest = choices.query, choices.signatures, choices.signatures.longest
+    mixed = bool(query.cluster.types)
+    lists = cache.of(("cuts", Identity(query.chain), Identity(known), mixed),
+                     lambda: CutLists(query.chain, known, mixed))
+    return cache.of(_key("layouts", choices, part), lambda: Layouts(
+        query.chain, part.pipelines,
+        Runnable(query, part, choices.zeros, choices.policies, longest),
+        part.own, lists, longest + 1))
+
+
+def _frame(choices: Choices, part: Part, runnable: Runnable, cache: Cache) -> Frame:
+    """The same of candidates."""
+    candidates, cluster = choices.candidates, choices.query.cluster
+
+    def lasting() -> Frame:
+        frame = _framed(choices, part, runnable)
+        return replace(frame, lower=LowerBounds(len(frame.outers)))
+
+    if not _lasts(candidates, cache):
+        return _framed(choices, part, runnable)
+    return cache.of(_key("frame", choices, part, cluster.size, cluster.group_sizes,
+                         candidates.choice), lasting)
+
+
+def _framed(choices: Choices, part: Part, runnable: Runnable) -> Frame:
+    candidates, found, rows = choices.candidates, list[Outer](), list[Rows]()
+    known: dict[int, dict[int, Bools]] = {}
+    for outer in outers(choices.query):
+        if outer.micro_batch not in known:
+            known[outer.micro_batch] = useful_under(choices, part, runnable, outer.micro_batch)
+        some = candidates.rows(outer, known[outer.micro_batch])
+        if len(some.block):
+            found.append(outer)
+            rows.append(some)
+    first = np.cumsum([0, *(len(one.block) for one in rows)])
+    none: Ints = np.zeros(0, dtype=np.int64)
+    every = Rows(*(np.concatenate([none, *column]) for column in zip(*rows, strict=True))
+                 ) if rows else Rows(*[none] * 5)
+    runnable = runnable.compared(every, candidates.splits, candidates.pairs)
+    allowed = np.flatnonzero(runnable.rows)
+    return Frame(found, every.take(allowed), np.searchsorted(allowed, first),
+                 runnable.take(allowed))
+
+
+def useful_under(
+    choices: Choices, part: Part, runnable: Runnable, micro_batch: int
+) -> dict[int, Bools]:
+    """Expert pairs worth trying, by block."""
+    compare = not (
+        Offload.of(choices.query.offload).activations  # transfers hide under whole layers
+        or runnable.names(("ep", "etp", "expert_ranks"), but="combined"))
+    schedules = part.schedules | {one.schedule for one in part.later}
+    return useful_pairs(choices.candidates, choices.policies, micro_batch, compare,
+                        "combined" in schedules, _in_parts(schedules))
+
+
+def _in_parts(schedules: set[str]) -> bool:
+    """Whether some schedule divides backwards into two parts."""
+    return any(SCHEDULES[name].parts for name in schedules)
+
+
+# ------------------------------------------------------------ price
+
+
+def priced(
+    choices: Choices, part: Part, layouts: Layouts, frame: Frame, rates: Sequence[StageSetting],
+    each_of: Map,
+) -> Formulation:
+    """Step 3: prices of all layers under all candidates."""
+    query, candidates, rows = choices.query, choices.candidates, frame.rows
+    prices = LayerPrices(query, rates, choices.policies, choices.zeros)
+    replicas, stride = np.array([(o.outer_dp, o.stride) for o in frame.outers]).reshape(-1, 2)[
+        np.repeat(np.arange(len(frame.outers)), np.diff(frame.first))].T
+    prices, body, state = prices.filled(
+        candidates, rows, Site(rows.start, rows.block, replicas, stride),
+        _in_parts(part.schedules), each_of)
+    known = None
+    if frame.lower is not None and part.own:
+        known = frame.lower.begin(Prices(
+            body, state, prices.ahead, prices.back, prices.state, prices.apart,
+            np.stack(candidates.fabric.rates), prices.limit))
+    tp, sp, cp = (column[rows.split] for column in candidates.splits[:3])
+    every = Listing(
+        rows, frame.first, body, state,
+        shards=rows.block // np.where(sp | query.job.stack.scatter_gather, 1, tp),
+        relayed=rows.samples / (cp * np.where(sp, tp, 1)),
+        hybrid=(replicas > 1) & (rows.block > tp))
+    return Formulation(query, part, choices, layouts, frame.runnable, frame.outers, every, every,
+                       prices, prices.limit, known)
+
+
+def repriced(
+    base: Formulation, pipelines: Sequence[Pipeline], cache: Cache, copies: int = 1
+) -> Formulation:
+    """The same for other pipelines: all candidates, as they are priced; rules follow."""
+    part = base.part._replace(pipelines=tuple(pipelines))
+    layouts = layouts_of(base.choices, part, cache)
+    return replace(base, part=part, layouts=layouts, runnable=layouts.runnable,
+                   listing=base.every, known=None, copies=copies)
+
+
+def ruled(f: Formulation) -> Formulation:
+    """The same, with candidates compared with the rules for its pipelines."""
+    return replace(f, runnable=f.runnable.compared(
+        f.listing.rows, f.choices.candidates.splits, f.choices.candidates.pairs))
+
+
+# ------------------------------------------------------------ prune
+
+
+def pruned(f: Formulation, verdict: Ints, each_of: Map = map) -> Formulation:
+    """Step 4: without candidates that another of the same block beats whatever layers it holds.
+
+    ``verdict``: a number for candidates that can be run alike. One is no reason to leave out
+    another that the software can run where it cannot run the first.
+    """
+    rows, listing = f.listing.rows, f.listing
+    if not len(listing.body):
+        return f
+    outer = listing.outer
+    # Rows of a block come by start, and at each start with the same degrees.
+    by = np.lexsort((np.arange(len(outer)), verdict, rows.block, outer))
+    changes = np.any([np.diff(column[by]) for column in (outer, rows.block, verdict)], axis=0)
+    begin = np.array([0, *np.flatnonzero(changes) + 1, len(outer)])
+    starts = np.cumsum([0, *(changes | (np.diff(rows.start[by]) != 0))])
+    ahead, back = f.prices.compared(f.together)
+    left = compiled.load(("undominated",))[0].undominated(Blocks(
+        ahead=ahead, back=back, state=f.prices.state, body=listing.body[by],
+        held=listing.state[by], shards=listing.shards[by], relayed=listing.relayed[by],
+        hybrid=listing.hybrid[by], overlaps=f.choices.overlaps, begin=begin,
+        choices=np.bincount(starts)[starts[begin[:-1]]]), each_of)
+    return f.take(np.sort(by[np.flatnonzero(left)]))
+
+
+def of_used_bodies(f: Formulation) -> Formulation:
+    """The same without prices of bodies that no candidate has."""
+    used, body = np.unique(f.listing.body, return_inverse=True)
+    return replace(f, listing=f.listing._replace(body=body), prices=f.prices.of_bodies(used))
