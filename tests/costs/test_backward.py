@@ -12,7 +12,8 @@ from nest.costs.backward import BackwardParts, parts
 from nest.costs.choices import Body, StageSetting
 from nest.costs.compute import Machine
 from nest.costs.network.collectives import Network
-from nest.costs.stage import LayerSeconds, chunk_costs, with_parts
+from nest.costs.stage import chunk_costs, with_parts
+from nest.forms.chunk import LayerSeconds
 from nest.inputs import Job, Model
 from nest.model import Layer
 

@@ -9,16 +9,8 @@ import pytest
 from plain import chunk, stack
 
 from nest.costs.schedules import SCHEDULES, Path
-from nest.costs.stage import (
-    ChunkCosts,
-    Hop,
-    LayerSeconds,
-    chunk_costs,
-    delayed,
-    hop,
-    longer,
-    with_parts,
-)
+from nest.costs.stage import Hop, chunk_costs, hop, with_parts
+from nest.forms.chunk import ChunkCosts, LayerSeconds, delayed, longer
 from nest.inputs import Stack
 from nest.model.schedules import RULES
 

@@ -13,7 +13,8 @@ from plain import chunk
 
 import nest
 from nest.costs.schedules import SCHEDULES
-from nest.costs.stage import ChunkCosts, Hop
+from nest.costs.stage import Hop
+from nest.forms.chunk import ChunkCosts
 from nest.inputs import Configuration, StageConfiguration
 
 ROOT = Path(__file__).parents[2]

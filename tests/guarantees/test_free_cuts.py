@@ -38,6 +38,6 @@ def test_labels_find_what_pricing_each_way_finds(monkeypatch: pytest.MonkeyPatch
 
 def test_there_may_be_room_for_few_labels(monkeypatch: pytest.MonkeyPatch) -> None:
     before = narrow(512)
-    monkeypatch.setattr("nest._kernels.alike.search.LABELS", 16)
+    monkeypatch.setattr("nest._kernels.uniform.search.LABELS", 16)
     after = narrow(512)
     assert after.optimal and after.step_time_s == before.step_time_s

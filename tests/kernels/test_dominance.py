@@ -12,9 +12,11 @@ from plain import stack
 import nest
 from nest._kernels import pipeline
 from nest._kernels.dominance import undominated
-from nest.costs.stage import LayerSeconds, chunk_costs
+from nest.costs.stage import chunk_costs
 from nest.evaluation.evaluate import chain_of
 from nest.forms import gpipe, one_f_one_b
+from nest.forms.chunk import LayerSeconds
+from nest.records import AHEAD, BACK, STATE, rows_of
 from nest.search.formulating import formulate, useful_under
 from nest.search.query import Query
 from nest.search.tables import Blocks
@@ -32,7 +34,7 @@ def random_block(rng: np.random.Generator) -> dict[str, Any]:
     # What is not computing is less where more computing hides it.
     ahead[..., 1] += np.where(rng.random(ahead.shape[:-1]) < 0.9, ahead[..., 0], 1.0)
     back[..., 1] += np.where(rng.random(back.shape[:-1]) < 0.9, back[..., 0], 1.0)
-    state = some(STATES, ZEROS, KINDS, 9)
+    state = some(STATES, ZEROS, KINDS, 11)
     # ZeRO gathers parameters before each layer or once a step, never both; else computing hides
     # no scatters, but reductions.
     state[:, 0, :, [0, 2]], state[:, 1, :, 4] = 0.0, 0.0
@@ -47,6 +49,13 @@ def random_block(rng: np.random.Generator) -> dict[str, Any]:
         "begin": np.array([0, 20 * CLASSES]), "choices": np.array([20]),
         "overlaps": rng.random(3) * (rng.random(3) < 0.7),
     }
+
+
+def blocks(x: dict[str, Any]) -> Blocks:
+    """A block as the kernel gets it."""
+    records = {name: rows_of(record, x[name])
+               for name, record in (("ahead", AHEAD), ("back", BACK), ("state", STATE))}
+    return Blocks(**{**x, **records})
 
 
 def stage(
@@ -80,7 +89,7 @@ def stage(
 def test_a_kept_candidate_is_no_worse(seed: int) -> None:
     rng = np.random.default_rng(seed)
     x = random_block(rng)
-    kept = undominated(Blocks(**x))
+    kept = undominated(blocks(x))
     assert (kept[:20] == kept[20:]).all()
     stages = [
         (int(rng.integers(CLASSES)), int(rng.integers(ZEROS)),
@@ -104,7 +113,7 @@ def test_many_are_dropped_and_the_first_of_equals_stays() -> None:
     x["shards"][:] = 1
     x["relayed"][:] = 0.0
     x["hybrid"][:] = True
-    kept = undominated(Blocks(**x))
+    kept = undominated(blocks(x))
     assert kept.tolist() == [c in (0, 20) for c in range(40)]
 
 

@@ -10,7 +10,7 @@ from nest.costs.choices import Body, StageSetting, State
 from nest.costs.compute import Machine
 from nest.costs.layer import LayerCosts, layer_costs
 from nest.costs.network.collectives import Group, Network
-from nest.costs.stage import ChunkCosts
+from nest.forms.chunk import ChunkCosts
 from nest.inputs import Device, Job, Model, Stack
 from nest.model import Layer, build_chain
 

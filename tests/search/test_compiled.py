@@ -29,7 +29,7 @@ from nest._kernels import (
     recompute_changes,
     spans,
 )
-from nest._kernels.alike import fits, search
+from nest._kernels.uniform import fits, search
 from nest.costs.choices import Site, bodies, exchange_of, states
 from nest.costs.layer import layer_costs
 from nest.costs.network.fabric import Fabric
@@ -37,11 +37,13 @@ from nest.costs.network.paths import LinkPrices
 from nest.costs.network.placement import aligned_starts, tile_of
 from nest.costs.network.records import Twins
 from nest.costs.schedules import SCHEDULES
-from nest.costs.stage import ChunkCosts, Hop, LayerSeconds, chunk_costs, layer_seconds
-from nest.forms import chunk, one_f_one_b
+from nest.costs.stage import Hop, chunk_costs, layer_seconds
 from nest.forms import gpipe as gpipe_form
+from nest.forms import one_f_one_b
+from nest.forms.chunk import ChunkCosts, LayerSeconds
 from nest.forms.stage import Stage
 from nest.network.network import load_network
+from nest.records import FIGURES, LAYER, OPTION, columns
 from nest.search import compiled
 from nest.search.formulating import formulate
 from nest.search.query import Query
@@ -51,15 +53,6 @@ pytestmark = pytest.mark.kernels(uncompiled=True)
 
 
 WORK_OF = options.work_of
-
-
-def test_kernels_and_tensors_agree_on_fields() -> None:
-    for number, name in enumerate(LayerSeconds._fields):
-        assert getattr(layers, name.upper()) == number
-    *fields, alone, last = ChunkCosts._fields
-    assert (len(fields), alone, last) == (chunk.CHUNK, "alone", "zero")
-    for number, name in enumerate(fields):
-        assert getattr(chunk, f"C_{name.upper()}") == number
 
 
 @pytest.mark.kernels
@@ -148,24 +141,27 @@ def test_prices_of_links_are_the_same_compiled(network: str, lost: str) -> None:
 
 
 def random_layers(rng: np.random.Generator, kinds: int, zero: int) -> np.ndarray:
-    """(2 policies, kinds, figures) of layers; traffic is the same under both policies."""
-    found = rng.random((2, kinds, layers.FIELDS)) * 10.0 ** rng.integers(-2, 2, layers.FIELDS)
-    found[1, :, layers.GATHERED : layers.TIED + 1] = found[0, :, layers.GATHERED : layers.TIED + 1]
-    found[:, :, layers.REGATHERED] = found[:, :, layers.GATHERED] * rng.integers(2)
-    for name, zeros in (("GATHERED", (3,)), ("REGATHERED", (3,)), ("SCATTERED", (2, 3)),
-                        ("GATHER", (1, 2))):
+    """(2 policies, kinds) layers; traffic is the same under both policies."""
+    found = np.zeros((2, kinds), LAYER)
+    for name in LAYER.names:
+        found[name] = rng.random((2, kinds)) * 10.0 ** rng.integers(-2, 2)
+    for name in ("gathered", "regathered", "scattered", "sync", "gather", "buffers", "update",
+                 "tied"):
+        found[name][1] = found[name][0]
+    found["regathered"] = found["gathered"] * rng.integers(2)
+    for name, zeros in (("gathered", (3,)), ("regathered", (3,)), ("scattered", (2, 3)),
+                        ("gather", (1, 2))):
         if zero not in zeros:
-            found[:, :, getattr(layers, name)] = 0.0
+            found[name] = 0.0
     return found
 
 
 def plain(
     figures: np.ndarray, kinds: list[int], again: list[int], software: nest.Stack
 ) -> ChunkCosts:
-    run = [LayerSeconds(*figures[r, kind, : layers.BUFFERS].tolist())
+    run = [LayerSeconds(*(float(figures[r, kind][name]) for name in LayerSeconds._fields))
            for kind, r in zip(kinds, again, strict=True)]
-    update, tied = (sum(figures[0, kind, field] for kind in kinds)
-                    for field in (layers.UPDATE, layers.TIED))
+    update, tied = (sum(figures[name][0, kind] for kind in kinds) for name in ("update", "tied"))
     return chunk_costs(run, update, tied, software)
 
 
@@ -176,15 +172,16 @@ def stack_of(overlaps: np.ndarray) -> nest.Stack:
 
 def test_chunk_costs() -> None:
     rng = np.random.default_rng(2)
-    out, chunk_costs_of = np.empty(chunk.CHUNK), compiled_call(layers.chunk_costs)
+    out, chunk_costs_of = np.zeros(1, FIGURES), compiled_call(layers.chunk_costs)
     for _ in range(1000):
         figures = random_layers(rng, 3, int(rng.integers(4)))
         count, overlaps = int(rng.integers(1, 7)), rng.random(3) * (rng.random(3) < 0.8)
         kinds, again = rng.integers(0, 3, 8), rng.integers(0, 2, 8)
-        chunk_costs_of(figures, overlaps, kinds, again, 1, 1 + count, out)
+        chunk_costs_of(figures, kinds, again, 1, 1 + count, overlaps, out[0])
         wanted = plain(figures, kinds[1 : 1 + count].tolist(), again[1 : 1 + count].tolist(),
-                       stack_of(overlaps))
-        assert out == pytest.approx(np.array(wanted[: chunk.CHUNK]), rel=1e-9, abs=1e-12)
+                       stack_of(overlaps))._replace(update=0.0, tied=0.0)
+        found = [float(out[name][0]) for name in ChunkCosts._fields]
+        assert found == pytest.approx([float(value) for value in wanted], rel=1e-9, abs=1e-12)
 
 
 def test_interleaved_seconds() -> None:
@@ -195,18 +192,19 @@ def test_interleaved_seconds() -> None:
     for _ in range(100):
         p, v = int(rng.integers(2, 9)), int(rng.integers(2, 6))
         m = p * int(rng.integers(1, 5))
-        costs = rng.random((p, v, chunk.CHUNK)) * 10.0 ** rng.integers(-3, 2, chunk.CHUNK)
-        costs[:, :, chunk.C_TIED] *= rng.random((p, 1)) < 0.3
-        costs[:, :, chunk.C_GATHER] *= rng.random() < 0.5
-        costs[:, :, chunk.C_LARGEST] *= (rng.random((p, v)) < 0.5) * (rng.random((p, 1)) < 0.8)
-        alone = rng.random((p, v)) < 0.4
-        links = rng.random((p, v, 2)) * 10.0 ** rng.integers(-3, 2, 2)
-        stages = [[ChunkCosts(*figures, one, 0.0) for figures, one in zip(*stage, strict=True)]
-                  for stage in zip(costs.tolist(), alone.tolist(), strict=True)]
-        hops = [[Hop(*pair) for pair in pairs] for pairs in links.tolist()]
         # The arrays have room for the deepest pipeline.
-        wide = np.full((p + 1, v + 1, chunk.CHUNK), np.nan)
-        wide[:p, :v] = costs
+        wide = np.zeros((p + 1, v + 1), FIGURES)
+        costs = wide[:p, :v]
+        for name in ChunkCosts._fields:
+            costs[name] = rng.random((p, v)) * 10.0 ** rng.integers(-3, 2)
+        costs["tied"] *= rng.random((p, 1)) < 0.3
+        costs["gather"] *= rng.random() < 0.5
+        costs["largest"] *= (rng.random((p, v)) < 0.5) * (rng.random((p, 1)) < 0.8)
+        costs["alone"] = rng.random((p, v)) < 0.4
+        links = rng.random((p, v, 2)) * 10.0 ** rng.integers(-3, 2, 2)
+        stages = [[ChunkCosts(*(chunk[name].item() for name in ChunkCosts._fields))
+                   for chunk in stage] for stage in costs]
+        hops = [[Hop(*pair) for pair in pairs] for pairs in links.tolist()]
         order = orders.order_of(p + 1, p * v + 1, 2 * p * m * v + 1)
         room = orders.room_of(p + 1, p * v + 1, p * m * v + 1)
         looped(p, v, order)
@@ -214,7 +212,7 @@ def test_interleaved_seconds() -> None:
         total = twin.step_time(stages, hops, m).total
         for part in (np.inf, 1.0 + 1e-9, 0.99, 0.5):
             found = step_seconds(
-                wide, alone, links, p, v, m, p * v, order, room, part * total)
+                wide, links, p, v, m, p * v, order, room, part * total)
             if part > 1.0:
                 assert found == pytest.approx(total, rel=1e-12)
             else:
@@ -233,7 +231,7 @@ def test_layer_sums(seed: int) -> None:
     x = instance(seed)
     f = formulate(Query(x.chain, x.cluster, x.job, x.space))
     rng = np.random.default_rng(seed)
-    figures = np.zeros((len(f.choices.policies), len(x.chain.kinds), layers.FIELDS))
+    figures = np.zeros((len(f.choices.policies), len(x.chain.kinds)), LAYER)
     layer_sums = compiled_call(layers.layer_sums)
     for number in rng.permutation(len(f.outers))[:2].tolist():
         outer, span = f.outers[number], f.span(number)
@@ -253,14 +251,15 @@ def test_layer_sums(seed: int) -> None:
                         recompute=np.array([policy]))
                     state = states(f.choices.candidates.fabric, site, *(np.array([v]) for v in (
                         d["tp"], d["ep"] * d["etp"], zero, shard)))
-                    layer_sums(tables, c, z, r, figures)
+                    layer_sums(tables, tables.body[c], tables.held[c], z, r, figures)
                     for kind, found in zip(x.chain.kinds, figures[r], strict=True):
                         costs = layer_costs(kind, body, state, f.prices.settings[0])
                         resident = costs.parameters + costs.gradients + costs.optimizer
                         wanted = [*layer_seconds(costs), *(float(value[0]) for value in (
                             costs.buffers, costs.update, costs.tied, resident,
                             costs.activations, costs.work))]
-                        assert found == pytest.approx(np.array(wanted), rel=1e-12, abs=1e-18)
+                        assert [float(found[name]) for name in LAYER.names] == pytest.approx(
+                            wanted, rel=1e-12, abs=1e-18)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -270,8 +269,8 @@ def test_options_of_a_signature(seed: int) -> None:
     f = formulate(Query(x.chain, x.cluster, x.job, x.space))
     rng = np.random.default_rng(seed)
     s, kinds = f.choices.signatures, len(x.chain.kinds)
-    walk, close, recomputed, left_seconds = map(
-        compiled_call, (fold.walk, fold.close, fold.recomputed, recompute_changes.left_seconds))
+    walk, close, recomputed, left_seconds = map(compiled_call, (
+        fold.walk, fold.fill_whole, fold.recomputed, recompute_changes.left_seconds))
     for gpipe in (False, True):
         for zero in range(4):
             tables = f.tables(0, gpipe)._replace(
@@ -282,14 +281,14 @@ def test_options_of_a_signature(seed: int) -> None:
                     figures[1, kind] = figures[0, kind]
             w = options.work_of(tables, all_wanted(tables))._replace(layers=figures)
             w.base[:] = 0.0
-            reached = walk(tables, w, 0, zero >= 2, np.inf, np.inf)
+            reached = walk(tables, w, 0, np.inf, np.inf)
             assert reached == len(s.part)
             for g in rng.permutation(reached)[:30].tolist():
                 sequence, at = [], g
                 while at >= 0:
                     sequence, at = [int(s.last[at]), *sequence], int(s.part[at])
                 close(tables, w, g)
-                check_option(w.new, plain(figures, sequence, [0] * len(sequence),
+                check_option(w.new[0], plain(figures, sequence, [0] * len(sequence),
                                         stack_of(tables.overlaps)), gpipe)
                 first = int(rng.integers(s.marked[g] + 1))
                 recomputed(tables, w, g, 1, first)
@@ -298,7 +297,7 @@ def test_options_of_a_signature(seed: int) -> None:
                     seen += x.chain.kinds[kind].checkpointed
                     again.append(int(seen <= first))
                 found = plain(figures, sequence, again, stack_of(tables.overlaps))
-                check_option(w.new, found, gpipe)
+                check_option(w.new[0], found, gpipe)
                 if zero < 2:
                     left = left_seconds(tables, figures, g, 1, first)
                     assert left == pytest.approx(found.left, rel=1e-9, abs=1e-12)
@@ -315,7 +314,7 @@ def test_faster_options_come_first(seed: int) -> None:
     x = instance(seed)
     tables = formulate(Query(x.chain, x.cluster, x.job, x.space)).tables(0, False)
     first, *_, found = options.select(tables, all_wanted(tables), 1e9)
-    time = found[:, fold.AHEAD] + found[:, fold.BACK]
+    time = found["forward"] + found["backward"]
     begins = np.isin(np.arange(1, len(time)), first)
     assert ((np.diff(time) >= 0.0) | begins).all()
 
@@ -350,16 +349,16 @@ def check_option(new: np.ndarray, c: ChunkCosts, gpipe: bool) -> None:
     queue = c.queue + c.late - late
     left, later = (c.left, c.tied + c.update) if c.tied else (c.left + c.update, 0.0)
     wanted = {
-        "AHEAD": c.forward, "BACK": end + late, "LATE": late, "ENDS": end, "TURN": c.turn,
-        "CHASE_AHEAD": chase, "CHASED": c.forward + end + late + chase,
-        "PACED": c.forward + end + late + chase + c.turn, "QUEUE": c.queue_forward,
-        "QUEUED": c.forward + c.queue_forward, "QUEUE_BACK": queue,
-        "QUEUED_BACK": end + late + queue,
-        "WAITS": c.wait, "WAITED": c.forward + c.wait, "REMAINS": left, "LATER": later,
-        "READY": end + left,
+        "forward": c.forward, "backward": end + late, "late": late, "last": end, "turn": c.turn,
+        "chase": chase, "chased": c.forward + end + late + chase,
+        "paced": c.forward + end + late + chase + c.turn, "queue_forward": c.queue_forward,
+        "queued": c.forward + c.queue_forward, "queue_backward": queue,
+        "queued_back": end + late + queue,
+        "wait": c.wait, "waited": c.forward + c.wait, "left": left, "later": later,
+        "ready": end + left,
     }
     for name, value in wanted.items():
-        assert new[getattr(fold, name)] == pytest.approx(value, rel=1e-9, abs=1e-12), name
+        assert new[name] == pytest.approx(value, rel=1e-9, abs=1e-12), name
 
 
 # ---------------------------------------------------------------- the cache
@@ -439,29 +438,27 @@ compiled._half, compiled.thread_count = list, lambda: 2
 
 def test_only_an_option_worse_in_nothing_takes_another_s_place() -> None:
     keep = compiled_call(options._keep)
-    kept, who = np.empty((1, 8, fold.OPTION)), np.empty((1, 8, fold.NUMBERS), np.int64)
-    tally = np.zeros(1, np.int64)
+    kept, tally = np.zeros((1, 8), OPTION), np.zeros(1, np.int64)
+    decide = ("forward", "ready", "backward", "waited", "last", "turn", "paced", "chased", "queued",
+              "queued_back", "later", "held", "shards")
 
-    def option(degrees: int, *changes: tuple[int, float]) -> tuple[np.ndarray, np.ndarray]:
+    def option(degrees: int, *changes: tuple[str, int]) -> np.ndarray:
         """An option some of whose fields are better, or worse where a change is below zero."""
-        figures, numbers = np.arange(1.0, fold.OPTION + 1), np.array([degrees, 8, 4])
-        for field, better in changes:
-            if field < fold.DECIDE:
-                figures[field] -= better / 2
-            else:
-                numbers[field - fold.DECIDE + fold.HELD] += better
-        return figures, numbers
+        one = columns(OPTION, **{name: 10 * n + 10 for n, name in enumerate(OPTION.names)})[0]
+        one.degrees = degrees
+        for name, better in changes:
+            one[name] += better if name in ("held", "shards") else -better
+        return one
 
-    assert keep(kept, who, tally, 0, *option(0)) and keep(kept, who, tally, 0, *option(1))
-    assert tally[0] == 1 and who[0, 0, fold.DEGREES] == 0, "of equal ones the first stays"
-    decide = fold.DECIDE + 2
-    for field in range(decide):
+    assert keep(kept, tally, 0, option(0)) and keep(kept, tally, 0, option(1))
+    assert tally[0] == 1 and kept[0, 0].degrees == 0, "of equal ones the first stays"
+    for field in decide:
         # Better in one field and worse in another, whatever their sum: both stay.
-        for other in set(range(decide)) - {field}:
+        for other in set(decide) - {field}:
             new, count = option(1, (field, 1), (other, -1)), tally.copy()
-            assert keep(kept.copy(), who.copy(), count, 0, *new) and count[0] == 2
-            assert not keep(kept[:, :1].copy(), who.copy(), tally.copy(), 0, *new), "no room"
-        changed, names, count = kept.copy(), who.copy(), tally.copy()
+            assert keep(kept.copy(), count, 0, new) and count[0] == 2
+            assert not keep(kept[:, :1].copy(), tally.copy(), 0, new), "no room"
+        changed, count = kept.copy(), tally.copy()
         new = option(7, (field, 1))
-        assert keep(changed, names, count, 0, *new) and count[0] == 1
-        assert (changed[0, 0] == new[0]).all() and (names[0, 0] == new[1]).all()
+        assert keep(changed, count, 0, new) and count[0] == 1
+        assert changed[0, 0] == new

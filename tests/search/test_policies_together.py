@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 from itertools import combinations
 
-import numpy as np
 import pytest
 from test_alike import EXPERTS, MODEL, cluster
 
 import nest
-from nest._kernels import layers
-from nest._kernels.alike import decided
+from nest._kernels.uniform import decided
 from nest.inputs import Job, load_model, load_stack
 from nest.inputs.space import SearchSpace
+from nest.records import LAYER, columns
 
 pytestmark = pytest.mark.kernels
 DENSE = "core_attn", "norm", "mlp"
@@ -51,8 +50,9 @@ def test_together_as_alone(model, modules, schedule, memory):
     (0.0, 0.5, False), (-0.5, -1.0, False)])
 def test_what_takes_no_longer(slower, hides, expected):
     """A layer that hides more than it adds may shorten a step, and so may one that takes less."""
-    own = np.arange(1.0, 1.0 + layers.FIELDS)
+    own = columns(LAYER, **{name: float(n) for n, name in enumerate(LAYER.names, 1)})[0]
     other = own.copy()
-    other[[layers.BACKWARD, layers.FREE_BACKWARD]] += slower, hides
+    other.backward += slower
+    other.free_backward += hides
     adds = getattr(decided._adds, "py_func", decided._adds)
     assert adds(own, other) == expected

@@ -18,8 +18,7 @@ from test_alike import EXPERTS, MODEL, TIED, cluster
 
 import nest
 from nest._kernels import orders
-from nest._kernels.alike import chunks, fits, layouts, price, trips, work
-from nest.forms import chunk
+from nest._kernels.uniform import bound, chunks, fits, layouts, price, work
 from nest.inputs import Job, load_model, load_stack
 from nest.inputs.space import SearchSpace
 from nest.search.alike import SCHEDULES
@@ -53,44 +52,42 @@ def unbounded(*arguments: Any) -> float:
 
 def watched(t: Any, q: Any, a: Any, w: Any, c: int, k: int) -> float:
     """Compare the bounds of a layout with its price."""
-    bound, question, schedule = of_trips(t, q, a, w, c, k), w.question.copy(), a.schedule[k]
-    if w.question[work.FIRST] < 0:
-        return bound
+    least, now, pipe = of_trips(t, q, a, w, c, k), w.now[0].copy(), a.pipe[k]
+    schedule, p, v, m = pipe.schedule, pipe.pp, pipe.vpp, t.micro_batches
+    if now.first < 0:
+        return least
     pairs.clear()
     price.price(t, q, a, w, -np.inf)
-    note("trips", schedule, bound, times[-1])
+    note("trips", schedule, least, times[-1])
     if pairs:
         note("pairs", schedule, pairs.pop(), times[-1])
-    ranks = w.ranks[:a.pp[k]]
-    note("gathers", schedule, (ranks[:, trips.R_OWN] + ranks[:, trips.R_FRESH]
-                               - ranks[:, trips.R_SPARED]).max(), times[-1])
+    ranks = w.rank[:p]
+    note("gathers", schedule, (ranks["own"] + ranks["fresh"] - ranks["spared"]).max(), times[-1])
     if not orders.split_of(schedule):
-        note("reductions", schedule, (ranks[:, trips.R_OWN] + ranks[:, trips.R_REDUCED]).max(),
+        note("reductions", schedule, (ranks["own"] + ranks["reduced"]).max(),
              times[-1])
     note("first look", schedule, 1.0 if may_be_best(t, q, a, w, k, times[-1]) else 2.0, 1.0)
-    ends, m = layouts.ends_of(schedule, w), t.micro_batches
-    N, p, v = len(a.order), a.pp[k], a.vpp[k]
-    least = w.ahead[N] + w.back[N]
+    body, model = w.body[0], w.before[len(a.order)]
+    all_layers = model.forward + model.backward
     if orders.together_of(schedule):
-        least -= layouts.hidden_of(*w.saved[:, -1])
-    note("ends", schedule, ends + a.warm[k] * least, times[-1])
-    note_in_flight(schedule, p, v, m, a.group[k])
-    order = price.passes_of(a, w, k, m, price.few_in(a, k, m))
+        all_layers -= bound.hidden_of(body.exchanged_forward, body.exchanged_backward,
+                                      body.busy_forward, body.busy_backward)
+    note("ends", schedule, bound.ends_of(schedule, body) + pipe.warm * all_layers, times[-1])
+    note_in_flight(schedule, p, v, m, pipe.group)
+    order = price.passes_of(a, w, k, m, price.few_in(pipe, m))
     for s in range(p):
         kept = w.kept_back[s] if orders.split_of(schedule) else w.activations[s]
         if schedule != orders.LOOPED_BFS:
             note("held", schedule, held(w.activations[s][:v], kept[:v], s, order, np.inf),
-                 w.ranks[s, trips.R_HELD])
-    y = q.place[a.row[k], q.size[c], 0]
-    g = a.signature[w.cuts[0], w.cuts[1]]
-    note("begin", schedule, w.layer[10], w.figures[y, g, chunk.C_WAIT])
+                 w.rank[s].held)
+    y = q.place[pipe.row, q.size[c], 0]
+    note("begin", schedule, body.begin, w.figures[y, a.signature[w.cuts[0], w.cuts[1]]].wait)
     if not orders.split_of(schedule):
-        note("left", schedule, w.layer[11], w.ranks[0, trips.R_LEFT])
-        one = w.figures[y, chunks.fill_figures(t, q, a, w, y, 0, 1)]  # a chunk of the first layer
-        note("end", schedule, w.layer[11], one[chunk.C_LEFT] + one[chunk.C_UPDATE]
-             + one[chunk.C_TIED])
-    assert (question == w.question).all()
-    return bound
+        note("left", schedule, body.end, w.rank[0].left)
+        one = chunks.figures_of(t, q, a, w, y, 0, 1)  # a chunk of the first layer
+        note("end", schedule, body.end, one.left + one.update + one.tied)
+    assert all(now[name] == w.now[0][name] for name in ("candidate", "policy", "first", "option"))
+    return least
 
 
 def note_in_flight(schedule: int, p: int, v: int, m: int, group: int) -> None:
@@ -103,11 +100,12 @@ def note_in_flight(schedule: int, p: int, v: int, m: int, group: int) -> None:
 
 def may_be_best(t: Any, q: Any, a: Any, w: Any, k: int, seconds: float) -> bool:
     """Whether the first look at the layout of ``w.cuts`` leaves it, if steps may take as long."""
-    parts = a.pp[k] * a.vpp[k] + 1
-    number = next(n for n in range(a.first[k], a.last[k]) if np.array_equal(
+    pipe = a.pipe[k]
+    parts = pipe.pp * pipe.vpp + 1
+    number = next(n for n in range(pipe.first, pipe.last) if np.array_equal(
         a.layouts[a.begin[n]:a.begin[n] + parts], w.cuts[:parts]))
-    kept = [(one, one.copy()) for one in (w.mark, w.decided, w.tally, w.question)]
-    w.question[work.QUICKER], w.mark[work.RUN] = 0, -1
+    kept = [(one, one.copy()) for one in (w.now, w.decided)]
+    w.now[0].quicker, w.now[0].run = 0, -1
     left = layouts.next_layout(t, q, a, w, k, number, seconds * (1.0 + 1e-9)) == number
     for one, before in kept:
         one[:] = before

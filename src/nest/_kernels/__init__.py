@@ -1,12 +1,12 @@
 """Compiled kernels: NumPy, numba and plain functions, arrays in, arrays out.
 
-Identical stages, which is what a stack can run: `alike`, a folder with its own paragraph. Stages
+Identical stages, which is what a stack can run: `uniform`, a folder with its own paragraph. Stages
 that may differ (`beyond_stack`): `options` keeps the configurations of a stage that some plan could
 want (`recompute_changes` has what recompute changes of their figures, `dominance` drops candidates,
 `spans`, `flights` and `fitting` rule out stages), and `pipeline` puts stages together, below the
 `bounds` of the stages in front. Both: `layers` and `fold` add up the figures of layers and stages,
 `orders` puts passes in order, `growing` has arrays that grow; `routes` are for networks of links;
-`linked` is how parts of kernels are compiled. Read `alike`, then `options`, then `pipeline`.
+`linked` is how parts of kernels are compiled. Read `uniform`, then `options`, then `pipeline`.
 
 Where to find: dominance of candidates in `dominance`, of options in `options` (`_keep`), of partial
 plans, which are labels, in `pipeline` (`insert`).
@@ -125,10 +125,10 @@ def called(signature):
 
 
 @cache
-def form(function):
+def form(function, compiled=inlined):
     """A plain function of :mod:`nest.forms`, compiled with those that it calls."""
     names = function.__globals__
     called = {name: form(names[name]) for name in function.__code__.co_names
               if isinstance(names.get(name), FunctionType)}
-    return inlined(FunctionType(
+    return compiled(FunctionType(
         function.__code__, {**names, **called}, function.__name__, function.__defaults__))

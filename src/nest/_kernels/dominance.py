@@ -20,18 +20,16 @@ def _no_slower(ahead, back, a, b, under_forward, under_backward):
     if a == b:
         return True
     for kind in range(ahead.shape[1]):
-        if ahead[a, kind, 1] > ahead[b, kind, 1]:
-            return False
-        if (ahead[a, kind, 1] - under_forward * ahead[a, kind, 0]
-                > ahead[b, kind, 1] - under_forward * ahead[b, kind, 0]):
+        one, other = ahead[a, kind], ahead[b, kind]
+        if one.seconds > other.seconds or (one.seconds - under_forward * one.free
+                                           > other.seconds - under_forward * other.free):
             return False
     for r in range(back.shape[1]):
         for kind in range(back.shape[2]):
-            for field in range(1, 4):
-                if back[a, r, kind, field] > back[b, r, kind, field]:
-                    return False
-            if (back[a, r, kind, 1] - under_backward * back[a, r, kind, 0]
-                    > back[b, r, kind, 1] - under_backward * back[b, r, kind, 0]):
+            one, other = back[a, r, kind], back[b, r, kind]
+            if (one.seconds > other.seconds or one.activations > other.activations
+                    or one.work > other.work or one.seconds - under_backward * one.free
+                    > other.seconds - under_backward * other.free):
                 return False
     return True
 
@@ -43,9 +41,15 @@ def _no_larger(state, a, b):
         return True
     for z in range(state.shape[1]):
         for kind in range(state.shape[2]):
-            for field in range(state.shape[3]):
-                if state[a, z, kind, field] > state[b, z, kind, field]:
-                    return False
+            one, other = state[a, z, kind], state[b, z, kind]
+            if (one.gathered > other.gathered or one.regathered > other.regathered
+                    or one.scattered > other.scattered or one.sync > other.sync
+                    or one.gather > other.gather or one.buffers > other.buffers
+                    or one.update > other.update or one.tied > other.tied
+                    or one.resident > other.resident
+                    or one.slowed_forward > other.slowed_forward
+                    or one.slowed_backward > other.slowed_backward):
+                return False
     return True
 
 
@@ -111,7 +115,7 @@ def undominated(t, each_of=map):
     """
     total = np.zeros(len(t.ahead))
     for kind in range(t.ahead.shape[1]):
-        total += t.ahead[:, kind, 1] + t.back[:, 0, kind, 1]
+        total += t.ahead["seconds"][:, kind] + t.back["seconds"][:, 0, kind]
     block = np.repeat(np.arange(len(t.choices)), t.choices)
     before = np.cumsum(t.choices) - t.choices
     nth = np.arange(len(block)) - np.repeat(before, t.choices)

@@ -10,9 +10,7 @@ import numpy as np
 
 from nest._kernels import entry, kernel
 from nest._kernels.options import in_flight
-
-# Sums of a signature: RESIDENT and ACTIVATIONS over its layers, BUFFERS and WORK the largest.
-RESIDENT, ACTIVATIONS, BUFFERS, WORK = range(4)
+from nest.records import LAYER_BYTES
 
 
 @kernel
@@ -24,34 +22,33 @@ def _holds(t):
     """
     T, G, R = t.ahead.shape[1], len(t.part), t.back.shape[1]
     holds = np.zeros((int(t.price[-1]) + 1, G), np.int64)
-    own, sums = np.empty((T, 4)), np.empty((G, 4))
+    own, sums = np.zeros(T, LAYER_BYTES), np.zeros(G, LAYER_BYTES)
     for c in range(len(t.price)):
         body, state, price = t.body[c], t.held[c], t.price[c]
         for z in range(len(t.shard)):
             if t.shard[z] and not t.hybrid[c]:
                 continue
             for kind in range(T):
-                own[kind, RESIDENT] = t.state[state, z, kind, 8]
-                own[kind, BUFFERS] = t.state[state, z, kind, 5]
-                own[kind, WORK] = t.back[body, 0, kind, 3]
-                own[kind, ACTIVATIONS] = t.back[body, 0, kind, 2]
+                layer, held = own[kind], t.state[state, z, kind]
+                layer.resident, layer.buffers = held.resident, held.buffers
+                layer.work = t.back[body, 0, kind].work
+                layer.activations = t.back[body, 0, kind].activations
                 for r in range(1, R):
-                    own[kind, ACTIVATIONS] = min(
-                        own[kind, ACTIVATIONS], t.back[body, r, kind, 2])
+                    layer.activations = min(layer.activations, t.back[body, r, kind].activations)
             for g in range(G):
-                part, kind = t.part[g], t.last[g]
-                for x in range(4):
-                    sums[g, x] = own[kind, x]
+                part, layer, total = t.part[g], own[t.last[g]], sums[g]
+                total.resident, total.activations = layer.resident, layer.activations
+                total.buffers, total.work = layer.buffers, layer.work
                 if part >= 0:
-                    for x in range(BUFFERS):
-                        sums[g, x] += sums[part, x]
-                    for x in range(BUFFERS, 4):
-                        sums[g, x] = max(sums[g, x], sums[part, x])
+                    total.resident += sums[part].resident
+                    total.activations += sums[part].activations
+                    total.buffers = max(total.buffers, sums[part].buffers)
+                    total.work = max(total.work, sums[part].work)
                 cap = t.cap[g]
                 if holds[price, g] < cap and (g == t.whole or not t.forbidden[z]):
                     holds[price, g] = max(holds[price, g], in_flight(
-                        t.limit_bytes, sums[g, RESIDENT] + sums[g, BUFFERS] + sums[g, WORK],
-                        sums[g, ACTIVATIONS] + t.relay[g] * t.relayed[c], cap))
+                        t.limit_bytes, total.resident + total.buffers + total.work,
+                        total.activations + t.relay[g] * t.relayed[c], cap))
     return holds
 
 

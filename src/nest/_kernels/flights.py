@@ -11,13 +11,11 @@ from __future__ import annotations
 import numpy as np
 
 from nest._kernels import entry, leaf
+from nest.records import FAST
 
 DEEPEST = 64
 """Numbers of stages that are told apart, at most; the last stands for all above too."""
 SLACK = 1.0 + 1e-9
-# Sums over the layers of a signature, and the largest of them.
-TIME, RESIDENT, KEPT, LEAST, BUFFERS, WORK = range(6)
-FIGURES = 6
 # What is found of a stage.
 LEAST_HELD, MOST_HELD, SLOWEST = range(3)
 
@@ -41,8 +39,7 @@ def held(s, t, limit, cuts, ends, row):
     """
     deepest = min(int(t.cap.max()), DEEPEST)
     seconds = np.full((int(row.max()) + 1, deepest), np.inf)
-    least_seconds(t, row, np.empty((len(t.part), FIGURES)), np.empty((t.ahead.shape[1], FIGURES)),
-                  seconds)
+    least_seconds(t, row, np.empty(len(t.part), FAST), np.empty(t.ahead.shape[1], FAST), seconds)
     cells = int(cuts[2, -1] + max(cuts[1, -1] - cuts[0, -1] + 1, 0))
     found = np.zeros((3, len(seconds)))
     found[LEAST_HELD], found[MOST_HELD] = t.micro_batches, -1.0
@@ -63,42 +60,46 @@ def least_seconds(t, row, sums, own, seconds):
         body, state, price = t.body[c], t.held[c], t.price[c]
         toll = np.inf
         for kind in range(t.ahead.shape[1]):
-            fast, kept, least = t.back[body, 0, kind, 1], t.back[body, 0, kind, 2], np.inf
+            alone, least = t.back[body, 0, kind], np.inf
+            fast, kept = alone.seconds, alone.activations
             for r in range(R):
-                back, keeps = t.back[body, r, kind, 1], t.back[body, r, kind, 2]
-                if back < fast or (back == fast and keeps < kept):
-                    fast, kept = back, keeps
-                least = min(least, keeps)
+                again = t.back[body, r, kind]
+                if again.seconds < fast or (again.seconds == fast and again.activations < kept):
+                    fast, kept = again.seconds, again.activations
+                least = min(least, again.activations)
             for r in range(R):
-                if t.back[body, r, kind, 2] < kept:
-                    toll = min(toll, (t.back[body, r, kind, 1] - fast)
-                               / (kept - t.back[body, r, kind, 2]))
-            own[kind, TIME], own[kind, KEPT] = t.ahead[body, kind, 1] + fast, kept
-            own[kind, LEAST], own[kind, WORK] = least, t.back[body, 0, kind, 3]
+                again = t.back[body, r, kind]
+                if again.activations < kept:
+                    toll = min(toll, (again.seconds - fast) / (kept - again.activations))
+            layer = own[kind]
+            layer.time, layer.kept = t.ahead[body, kind].seconds + fast, kept
+            layer.least, layer.work = least, alone.work
         for z in range(len(t.shard)):
             if t.shard[z] and not t.hybrid[c]:
                 continue
             for kind in range(t.ahead.shape[1]):
-                own[kind, RESIDENT] = t.state[state, z, kind, 8]
-                own[kind, BUFFERS] = t.state[state, z, kind, 5]
+                own[kind].resident = t.state[state, z, kind].resident
+                own[kind].buffers = t.state[state, z, kind].buffers
             for g in range(G):
-                part, kind = t.part[g], t.last[g]
-                for x in range(FIGURES):
-                    sums[g, x] = own[kind, x]
+                part, total = t.part[g], sums[g]
+                sums[g] = own[t.last[g]]
                 if part >= 0:
-                    for x in range(BUFFERS):
-                        sums[g, x] += sums[part, x]
-                    for x in range(BUFFERS, FIGURES):
-                        sums[g, x] = max(sums[g, x], sums[part, x])
+                    before = sums[part]
+                    total.time += before.time
+                    total.resident += before.resident
+                    total.kept += before.kept
+                    total.least += before.least
+                    total.buffers = max(total.buffers, before.buffers)
+                    total.work = max(total.work, before.work)
                 n = row[price, g]
                 if n < 0 or (t.forbidden[z] and g != t.whole):
                     continue
-                free = room - sums[g, RESIDENT] - sums[g, BUFFERS] - sums[g, WORK]
+                free = room - total.resident - total.buffers - total.work
                 for d in range(1, D + 1):
-                    if d * sums[g, LEAST] > free:
+                    if d * total.least > free:
                         break
-                    short = sums[g, KEPT] - free / d
-                    time = sums[g, TIME] + (toll * short if short > 0.0 else 0.0)
+                    short = total.kept - free / d
+                    time = total.time + (toll * short if short > 0.0 else 0.0)
                     seconds[n, d - 1] = min(seconds[n, d - 1], time)
 
 

@@ -11,40 +11,9 @@ from typing import NamedTuple
 import numpy as np
 
 from nest._kernels import entry, leaf
-from nest._kernels.fold import (
-    AHEAD,
-    BACK,
-    DECIDE,
-    DEGREES,
-    HELD,
-    LATE,
-    LATER,
-    LEFT,
-    NUMBERS,
-    OPTION,
-    REMAINS,
-    S_ACTIVATIONS,
-    S_BACKWARD,
-    S_BUFFERS,
-    S_FORWARD,
-    S_RESIDENT,
-    S_TIED,
-    S_UPDATE,
-    S_WORK,
-    SHARDS,
-    TOTALS,
-    WAIT,
-    WAITS,
-    close,
-    recomputed,
-    set_alone,
-    walk,
-)
-from nest._kernels.layers import FIELDS, GATHERED, SCATTERED, SYNC, layer_sums
+from nest._kernels.fold import fill_whole, recomputed, set_alone, walk
+from nest._kernels.layers import layer_sums
 from nest._kernels.recompute_changes import (
-    CHANGES,
-    D_BACK,
-    D_HELD,
     changed,
     first_that_may_hold,
     layers_of,
@@ -52,7 +21,7 @@ from nest._kernels.recompute_changes import (
     policy_changes,
 )
 from nest._kernels.spans import PART, Wanted
-from nest.forms.chunk import CHUNK
+from nest.records import CHANGE, FIGURES, LAYER, OPTION, TOTAL
 
 OPTIONS, EACH = 65536, 16
 """Room at first: options in all, and of a signature under one price."""
@@ -64,16 +33,12 @@ class Work(NamedTuple):
     wanted: Wanted
     first: np.ndarray
     """int64 (P, G+1), see :func:`select`."""
-    numbers: np.ndarray
-    """int64 (O, NUMBERS)"""
     options: np.ndarray
-    """float64 (O, OPTION)"""
+    """OPTION (O,)"""
     place: np.ndarray
-    """int32 (P, G) place of a stage that is wanted in the next three."""
+    """int32 (P, G) place of a stage that is wanted in ``kept`` and ``tally``."""
     kept: np.ndarray
-    """float64 (places, EACH, OPTION) options of the price at hand."""
-    who: np.ndarray
-    """int64 (places, EACH, NUMBERS) their whole numbers."""
+    """OPTION (places, EACH) options of the price at hand."""
     sequence: np.ndarray
     """int64 (EACH,) options of a signature, by ascending t."""
     tally: np.ndarray
@@ -81,7 +46,7 @@ class Work(NamedTuple):
     base: np.ndarray
     """float64 (G,) least seconds of a step."""
     totals: np.ndarray
-    """float64 (G+1, TOTALS) sums of layers without recompute; the last row is that of no layer."""
+    """TOTAL (G+1,) sums of layers without recompute; the last row is that of no layer."""
     stack: np.ndarray
     """int64 (G,)"""
     order: np.ndarray
@@ -91,9 +56,9 @@ class Work(NamedTuple):
     held: np.ndarray
     """int64 (G,) micro-batches without recompute."""
     layers: np.ndarray
-    """float64 (R, T, FIELDS)"""
+    """LAYER (R, T)"""
     changes: np.ndarray
-    """float64 (R, T, CHANGES) see ``policy_changes``."""
+    """CHANGE (R, T) see ``policy_changes``."""
     kinds: np.ndarray
     """int64 (layers,)"""
     again: np.ndarray
@@ -103,11 +68,9 @@ class Work(NamedTuple):
     best_held: np.ndarray
     """float64 (T,)"""
     chunk: np.ndarray
-    """float64 (CHUNK,)"""
+    """FIGURES (1,)"""
     new: np.ndarray
-    """float64 (OPTION,) an option."""
-    new_numbers: np.ndarray
-    """int64 (NUMBERS,)"""
+    """OPTION (1,) the option at hand."""
 
 
 def work_of(t, wanted, options=OPTIONS, each=EACH):
@@ -117,29 +80,27 @@ def work_of(t, wanted, options=OPTIONS, each=EACH):
     places = int(place[:, -1].max()) + 1
     return Work(
         wanted=wanted, first=np.zeros((int(t.price[-1]) + 1, G + 1), np.int64),
-        numbers=np.empty((options, NUMBERS), np.int64), options=np.empty((options, OPTION)),
-        place=place, kept=np.empty((places, each, OPTION)),
-        who=np.empty((places, each, NUMBERS), np.int64), sequence=np.empty(each, np.int64),
-        tally=np.zeros(places, np.int64), base=np.empty(G), totals=np.zeros((G + 1, TOTALS)),
+        options=np.empty(options, OPTION), place=place, kept=np.empty((places, each), OPTION),
+        sequence=np.empty(each, np.int64), tally=np.zeros(places, np.int64), base=np.empty(G),
+        totals=np.zeros(G + 1, TOTAL),
         stack=np.empty(G, np.int64), order=np.empty(G, np.int64), short=np.empty(G, np.int64),
-        held=np.zeros(G, np.int64), layers=np.empty((R, T, FIELDS)),
-        changes=np.zeros((R, T, CHANGES)),
+        held=np.zeros(G, np.int64), layers=np.empty((R, T), LAYER),
+        changes=np.zeros((R, T), CHANGE),
         kinds=np.empty(longest, np.int64), again=np.empty(longest, np.int64),
-        best_back=np.zeros(T), best_held=np.zeros(T), chunk=np.empty(CHUNK), new=np.empty(OPTION),
-        new_numbers=np.empty(NUMBERS, np.int64))
+        best_back=np.zeros(T), best_held=np.zeros(T), chunk=np.zeros(1, FIGURES),
+        new=np.zeros(1, OPTION))
 
 
 def wider(w):
     """The same with more room where there is none left."""
-    places, each, _ = w.who.shape
+    places, each = w.kept.shape
     if w.tally.max() < each:
-        return w._replace(numbers=np.concatenate((w.numbers, np.empty_like(w.numbers))),
-                          options=np.concatenate((w.options, np.empty_like(w.options))))
+        return w._replace(options=np.concatenate((w.options, np.empty_like(w.options))))
     more = (4 if each < 256 else 2) * each
-    kept, who = np.empty((places, more, OPTION)), np.empty((places, more, NUMBERS), np.int64)
+    kept = np.empty((places, more), OPTION)
     for n, count in enumerate(w.tally.tolist()):  # memory that is never touched takes none
-        kept[n, :count], who[n, :count] = w.kept[n, :count], w.who[n, :count]
-    return w._replace(kept=kept, who=who, sequence=np.empty(more, np.int64))
+        kept[n, :count] = w.kept[n, :count]
+    return w._replace(kept=kept, sequence=np.empty(more, np.int64))
 
 
 # The helpers below index whole arrays: a slice or an iterator in an inner loop costs more than its
@@ -168,49 +129,46 @@ def _may_be_wanted(t, w, price, g, limit):
 
     No step takes less than its own micro-batches, what comes before and after.
     """
-    new = w.new
-    time = new[AHEAD] + new[BACK] - new[LATE]
+    new = w.new[0]
+    time = new.forward + new.backward - new.late
     return time < w.wanted.slowest[price, g] and (
-        new[WAITS] + t.micro_batches * time + new[REMAINS] + new[LATER] < limit)
+        new.wait + t.micro_batches * time + new.left + new.later < limit)
 
 
 @leaf
-def _dominated(kept, who, n, count, new, numbers):
-    """Whether an option at place n is as good as a new one in everything that decides."""
-    for o in range(count):
-        f = 0
-        while f < DECIDE and kept[n, o, f] <= new[f]:
-            f += 1
-        if f == DECIDE and who[n, o, HELD] >= numbers[HELD] and (
-                who[n, o, SHARDS] >= numbers[SHARDS]):
-            return True
-    return False
+def _no_worse(a, b):
+    """Whether option ``a`` is as good as ``b`` in everything that decides."""
+    return (a.forward <= b.forward and a.ready <= b.ready and a.backward <= b.backward
+            and a.waited <= b.waited and a.last <= b.last and a.turn <= b.turn
+            and a.paced <= b.paced and a.chased <= b.chased and a.queued <= b.queued
+            and a.queued_back <= b.queued_back and a.later <= b.later
+            and a.held >= b.held and a.shards >= b.shards)
 
 
 @leaf
-def _keep(kept, who, tally, n, new, numbers):
+def _dominated(kept, n, count, new):
+    """Whether an option at place n is as good as a new one."""
+    o = 0
+    while o < count and not _no_worse(kept[n, o], new):
+        o += 1
+    return o < count
+
+
+@leaf
+def _keep(kept, tally, n, new):
     """Add a new option at place n unless dominated, drop those it dominates; False: no room."""
     count = tally[n]
-    if _dominated(kept, who, n, count, new, numbers):
+    if _dominated(kept, n, count, new):
         return True
     if count == kept.shape[1]:
         return False
     left = 0
     for o in range(count):
-        f = 0
-        while f < DECIDE and new[f] <= kept[n, o, f]:
-            f += 1
-        if f < DECIDE or numbers[HELD] < who[n, o, HELD] or numbers[SHARDS] < who[n, o, SHARDS]:
+        if not _no_worse(new, kept[n, o]):
             if left != o:
-                for f in range(OPTION):
-                    kept[n, left, f] = kept[n, o, f]
-                for f in range(NUMBERS):
-                    who[n, left, f] = who[n, o, f]
+                kept[n, left] = kept[n, o]
             left += 1
-    for f in range(OPTION):
-        kept[n, left, f] = new[f]
-    for f in range(NUMBERS):
-        who[n, left, f] = numbers[f]
+    kept[n, left] = new
     tally[n] = left + 1
     return True
 
@@ -218,31 +176,28 @@ def _keep(kept, who, tally, n, new, numbers):
 @leaf
 def _sort(w, n, start):
     """Write the options at place n from ``start`` on, by ascending t; equal ones in their order."""
-    kept, sequence, count = w.kept, w.sequence, w.tally[n]
+    kept, sequence, count = w.kept[n], w.sequence, w.tally[n]
     for o in range(count):
-        time, y = kept[n, o, AHEAD] + kept[n, o, BACK], o
-        while y and kept[n, sequence[y - 1], AHEAD] + kept[n, sequence[y - 1], BACK] > time:
+        time, y = kept[o].forward + kept[o].backward, o
+        while y and kept[sequence[y - 1]].forward + kept[sequence[y - 1]].backward > time:
             sequence[y] = sequence[y - 1]
             y -= 1
         sequence[y] = o
     for y in range(count):
-        for f in range(OPTION):
-            w.options[start + y, f] = kept[n, sequence[y], f]
-        for f in range(NUMBERS):
-            w.numbers[start + y, f] = w.who[n, sequence[y], f]
+        w.options[start + y] = kept[sequence[y]]
 
 
 @leaf
 def _offer(t, w, c, z, limit, slack):
     """Keep options of candidate c and way of ZeRO z; False: ``w.kept`` has no room."""
-    layer_sums(t, c, z, 0, w.layers)
-    w.new_numbers[SHARDS] = t.shards[c]
+    layer_sums(t, t.body[c], t.held[c], z, 0, w.layers)
+    w.new[0].shards = t.shards[c]
     traffic = 0.0
     for kind in range(t.ahead.shape[1]):
-        traffic = max(traffic, w.layers[0, kind, GATHERED], w.layers[0, kind, SCATTERED])
+        traffic = max(traffic, w.layers[0, kind].gathered, w.layers[0, kind].scattered)
     busy = traffic > 0.0
     code = (c * len(t.shard) + z) * t.back.shape[1]
-    reached = walk(t, w, c, busy, limit, slack)
+    reached = walk(t, w, c, limit, slack)
     shorts = _offer_whole(t, w, c, z, busy, code, reached, limit)
     if shorts > 0 and t.back.shape[1] > 1:
         return _offer_recomputed(t, w, c, z, busy, code, shorts, limit, slack)
@@ -252,30 +207,30 @@ def _offer(t, w, c, z, limit, slack):
 @leaf
 def _offer_whole(t, w, c, z, busy, code, reached, limit):
     """The same without recompute; how many signatures hold too little so, -1: no room."""
-    totals, new, price = w.totals, w.new, t.price[c]
+    new, price = w.new[0], t.price[c]
     shorts = 0
     for x in range(reached):
         g = w.order[x]
+        total = w.totals[g]
         cap = min(t.cap[g], w.wanted.most[price, g])
         if cap == 0 or (t.forbidden[z] and g != t.whole):
             continue
         held = 0
         if t.keep_none:
             held = in_flight(
-                t.limit_bytes, totals[g, S_RESIDENT] + totals[g, S_WORK] + totals[g, S_BUFFERS]
+                t.limit_bytes, total.resident + total.work + total.buffers
                 + t.received[g] / t.shards[c],
-                totals[g, S_ACTIVATIONS] + t.relay[g] * t.relayed[c], cap)
+                total.activations + t.relay[g] * t.relayed[c], cap)
         w.held[g] = held
         if held >= w.wanted.least[price, g]:
             if busy:
-                close(t, w, g)
+                fill_whole(t, w, g)
             else:
-                new[AHEAD], new[BACK] = totals[g, S_FORWARD], totals[g, S_BACKWARD]
-                set_alone(new, totals[g, LEFT], totals[g, WAIT], totals[g, S_TIED],
-                          totals[g, S_UPDATE])
-            w.new_numbers[DEGREES], w.new_numbers[HELD] = code * len(t.first_layers), held
+                new.forward, new.backward = total.forward, total.backward
+                set_alone(new, total.left, total.wait, total.tied, total.update)
+            new.degrees, new.held = code * len(t.first_layers), held
             if _may_be_wanted(t, w, price, g, limit) and not _keep(
-                    w.kept, w.who, w.tally, w.place[price, g], new, w.new_numbers):
+                    w.kept, w.tally, w.place[price, g], new):
                 return -1
         if held < cap:
             w.short[shorts] = g
@@ -291,34 +246,35 @@ def _best_changes(t, w):
         kind = t.kinds[at]
         w.best_back[kind], w.best_held[kind] = np.inf, 0.0
         for r in range(1, t.back.shape[1]):
-            back = w.changes[r, kind, D_BACK]
+            back = w.changes[r, kind].backward
             least = min(least, back)
             if r != t.full:
                 w.best_back[kind] = min(w.best_back[kind], back)
-                w.best_held[kind] = min(w.best_held[kind], w.changes[r, kind, D_HELD])
+                w.best_held[kind] = min(w.best_held[kind], w.changes[r, kind].activations)
     return least
 
 
 @leaf
 def _offer_recomputed(t, w, c, z, busy, code, shorts, limit, slack):
     """The same with recompute, for the signatures that hold too little without."""
-    m, R, totals = t.micro_batches, t.back.shape[1], w.totals
+    m, R = t.micro_batches, t.back.shape[1]
     weight, price = t.weight[c], t.price[c]
     radix = len(t.first_layers)
     policy_changes(t, w, c, z, busy)
     least = _best_changes(t, w)
     for x in range(shorts):
         g = w.short[x]
+        total = w.totals[g]
         cap, base = min(t.cap[g], w.wanted.most[price, g]), w.base[g]
         best, slowest = max(w.held[g], w.wanted.least[price, g] - 1), w.wanted.slowest[price, g]
-        unchanged = totals[g, S_FORWARD] + totals[g, S_BACKWARD]
+        unchanged = total.forward + total.backward
         # No policy costs less than the cheapest does in one layer.
         most_time = min(limit / m, (slack + base) / weight, slowest)
         if t.keep_none and unchanged + least >= most_time:
             continue
-        resident = totals[g, S_RESIDENT] + totals[g, S_BUFFERS] + t.received[g] / t.shards[c]
-        work = totals[g, S_WORK]
-        activations = totals[g, S_ACTIVATIONS] + t.relay[g] * t.relayed[c]
+        resident = total.resident + total.buffers + t.received[g] / t.shards[c]
+        work = total.work
+        activations = total.activations + t.relay[g] * t.relayed[c]
         time, least_kept = unchanged, activations
         for at in range(t.among[g, 0], t.among[g, 1]):
             kind = t.kinds[at]
@@ -371,28 +327,26 @@ def _offer_recomputed(t, w, c, z, busy, code, shorts, limit, slack):
 @leaf
 def _offer_policy(t, w, c, g, r, most, back, held, busy, option, limit):
     """The same of one signature and policy r for its first ``most`` layers."""
-    totals, layers, new = w.totals, w.layers, w.new
-    new[AHEAD], new[BACK] = totals[g, S_FORWARD], totals[g, S_BACKWARD] + back
-    w.new_numbers[DEGREES], w.new_numbers[HELD] = option, held
-    n, first, wait = w.place[t.price[c], g], t.root[g], totals[g, WAIT]
-    left = layers[0, first, SCATTERED] + layers[0, first, SYNC]
+    new, n, first, total = w.new[0], w.place[t.price[c], g], w.layers[0, t.root[g]], w.totals[g]
+    new.forward, new.backward = total.forward, total.backward + back
+    new.degrees, new.held = option, held
+    left, wait = first.scattered + first.sync, total.wait
     if busy:
-        wait += layers[0, first, GATHERED]
+        wait += first.gathered
     else:
-        left = left_seconds(t, layers, g, r, most)
+        left = left_seconds(t, w.layers, g, r, most)
     # With ZeRO traffic it is no better than this, which is often enough to drop it.
-    set_alone(new, left, wait, totals[g, S_TIED], totals[g, S_UPDATE])
+    set_alone(new, left, wait, total.tied, total.update)
     if busy:
-        if _dominated(w.kept, w.who, n, w.tally[n], new, w.new_numbers):
+        if _dominated(w.kept, n, w.tally[n], new):
             return True
         recomputed(t, w, g, r, most)
-    return not _may_be_wanted(t, w, t.price[c], g, limit) or _keep(
-        w.kept, w.who, w.tally, n, new, w.new_numbers)
+    return not _may_be_wanted(t, w, t.price[c], g, limit) or _keep(w.kept, w.tally, n, new)
 
 
 @leaf
 def _fill(t, w, begin, limit):
-    """Fill ``first``, ``numbers`` and ``options``, from candidate and way of ZeRO ``begin`` on.
+    """Fill ``first`` and ``options``, from candidate and way of ZeRO ``begin`` on.
 
     Ways are counted candidate by candidate. Returns the one whose options found no room, to begin
     with once there is more, and the number of all where all did.
@@ -410,7 +364,7 @@ def _fill(t, w, begin, limit):
         # Without ZeRO traffic and recompute: what a single layer cannot stay below, none can.
         alive = False
         for kind in range(t.ahead.shape[1]):
-            time = t.ahead[body, kind, 1] + t.back[body, 0, kind, 1]
+            time = t.ahead[body, kind].seconds + t.back[body, 0, kind].seconds
             alive |= m * time < limit and t.weight[c] * time - t.least[kind] <= slack
         # Options that found a place are offered once more in vain: none is better than itself.
         if alive and (t.hybrid[c] or not t.shard[z]) and not _offer(t, w, c, z, limit, slack):
@@ -465,9 +419,7 @@ def select(t, wanted, limit):
     -------
     first : int64 (P, G+1), options of price p and signature g are first[p, g]..first[p, g+1].
     degrees : int64 (O,), see ``nest.search.tensors.Builder.degrees``.
-    held : int64 (O,), micro-batches in flight that fit.
-    shards : int64 (O,)
-    options : float64 (O, OPTION), see ``_kernels.fold``.
+    options : OPTION (O,), see :mod:`nest.records`.
     """
     w, now, stop = work_of(t, wanted), 0, len(t.price) * len(t.shard)
     while True:
@@ -476,4 +428,5 @@ def select(t, wanted, limit):
             break
         w = wider(w)
     total = w.first[-1, -1]
-    return w.first, *np.ascontiguousarray(w.numbers[:total].T), w.options[:total].copy()
+    options = w.options[:total].copy()
+    return w.first, np.ascontiguousarray(options["degrees"]), options

@@ -7,11 +7,12 @@ Both are called by address: compiled once each, in a process of their own, and n
 from __future__ import annotations
 
 import numpy as np
-from numba import boolean, float64, int64, typeof, void
+from numba import float64, int64, typeof, void
 
 from nest._kernels import called, form, leaf
 from nest.forms import orders, passes
 from nest.forms.passes import BESIDE, FORWARD, Order, Room
+from nest.records import FIGURES
 
 in_turn, looped, folded = form(orders.in_turn), form(orders.looped), form(orders.folded)
 leave_out, crossed = form(orders.leave_out), form(orders.crossed)
@@ -69,7 +70,8 @@ def room_of(p, positions, passes):
         was=np.empty(2 * (p + positions)), unsure=np.empty(1))
 
 
-ORDER, ROOM = typeof(order_of(1, 1, 1)), typeof(room_of(1, 1, 1))
+ORDER, ROOM, COSTS = map(typeof, (
+    order_of(1, 1, 1), room_of(1, 1, 1), np.zeros((1, 1), FIGURES)))
 
 
 @called(void(int64, int64, int64, int64, int64, int64, ORDER))
@@ -98,8 +100,7 @@ def write_order(schedule, p, v, m, group, out, order):
         leave_out(p, v, m, group, out, order)
 
 
-@called(float64(float64[:, :, ::1], boolean[:, ::1], float64[:, :, ::1], int64, int64, int64,
-                int64, ORDER, ROOM, float64))
-def longest_path(costs, alone, hops, p, v, m, depth, order, room, limit):
+@called(float64(COSTS, float64[:, :, ::1], int64, int64, int64, int64, ORDER, ROOM, float64))
+def longest_path(costs, hops, p, v, m, depth, order, room, limit):
     """:func:`nest.forms.passes.step_seconds`."""
-    return step_seconds(costs, alone, hops, p, v, m, depth, order, room, limit)
+    return step_seconds(costs, hops, p, v, m, depth, order, room, limit)

@@ -20,17 +20,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nest._kernels import bounds, entry, fold, form, inlined, leaf
-from nest._kernels.bounds import (
-    ADDED,
-    ARRIVES,
-    BOUNDS,
-    FORCED,
-    FRONTS,
-    HIDDEN,
-    TRIPS,
-    reach,
-)
+from nest._kernels import entry, form, inlined, leaf
+from nest._kernels.bounds import reach
 from nest.forms import gpipe, one_f_one_b
 from nest.forms.one_f_one_b import (
     AFTER,
@@ -46,6 +37,7 @@ from nest.forms.one_f_one_b import (
     SHARE,
 )
 from nest.forms.stage import Stage
+from nest.records import FRONT, LEAST
 
 add_stage, add_gpipe_stage = form(one_f_one_b.add_stage), form(gpipe.add_stage)
 
@@ -93,11 +85,11 @@ class Work(NamedTuple):
     place: np.ndarray
     """int32 (L+1, K+1) number of a cell, -1: it cannot be reached."""
     front: np.ndarray
-    """float64 ((L+1) (K+1), BOUNDS) see :func:`reach`."""
+    """FRONT ((L+1) (K+1),) see :func:`reach`."""
     stages: np.ndarray
     """int64 ((L+1) (K+1),) most stages in front."""
     least: np.ndarray
-    """float64 (O + 1, LEAST) least figures of (price, signature)."""
+    """LEAST (O,) least figures of (price, signature), in the row of its first option."""
     begin_at: np.ndarray
     """int64 (L+2,) where the cells of each cut begin in ``position``."""
     position: np.ndarray
@@ -155,15 +147,15 @@ def work_of(p, limit):
         seconds=np.array([limit, np.inf]), values=np.zeros((LABELS, FIGURES)),
         links=np.empty((LABELS, LINKS), np.int64), cell=np.empty((CELL, FIGURES + 1)),
         cell_links=np.empty((CELL, 3), np.int64), new=np.zeros(FIGURES + 1),
-        place=np.full((L + 1, K + 1), -1, np.int32), front=np.empty((cells, BOUNDS)),
+        place=np.full((L + 1, K + 1), -1, np.int32), front=np.empty(cells, FRONT),
         stages=np.empty(cells, np.int64),
-        least=np.empty((len(p.option) + 1, bounds.LEAST)), begin_at=np.empty(L + 2, np.int64),
+        least=np.empty(len(p.option), LEAST), begin_at=np.empty(L + 2, np.int64),
         position=np.empty(cells, np.int64), spans=np.empty((4, cells), np.int64),
         filled=np.empty((2, cells), np.int64), taken_begin=np.empty(K + 2, np.int64),
         taken=np.empty(cells, np.int64), best=np.full(deepest + 1, np.inf),
         best_label=np.zeros(deepest + 1, np.int64))
     w.values[0, : figures.FIGURES] = figures.NOTHING
-    copies = (p.option[:, fold.LATER] > 0.0).any()
+    copies = (p.option["later"] > 0.0).any()
     w.state[[CELL_CUT, TOTAL, DEEPEST, HALF, DECIDE]] = (
         -1, 1, deepest, half if half < deepest else 0,
         figures.FIGURES if copies else figures.UNTIED)
@@ -199,8 +191,8 @@ def run(p, w, width, spread):
                     return False
                 k = w.position[state[CELL_NUMBER]]
                 here = w.place[i, k]
-                if w.front[here, ADDED] < np.inf and (
-                        w.front[here, FORCED] < w.seconds[BELOW] * SLACK):
+                if w.front[here].added < np.inf and (
+                        w.front[here].forced < w.seconds[BELOW] * SLACK):
                     if not _cell(p, w, s, i, k, width):
                         return False
                     if state[COUNT]:
@@ -278,12 +270,11 @@ def _cell(p, w, s, i, k, width):
     state = w.state
     state[COUNT] = state[LIKELY] = 0
     here, m, below = w.place[i, k], p.micro_batches, w.seconds[BELOW]
-    front, new, half = w.front, w.new, state[HALF]
-    added, fronts, hidden = front[here, ADDED], front[here, FRONTS], front[here, HIDDEN]
-    held = front[here, bounds.READY]
-    arrives, trips = front[here, ARRIVES], -np.inf
+    front, new, half = w.front[here], w.new, state[HALF]
+    added, fronts, hidden, held = front.added, front.fronts, front.hidden, front.ready
+    arrives, trips = front.arrives, -np.inf
     if m >= s + w.stages[here] + 1:
-        trips = front[here, TRIPS]
+        trips = front.trips
     if s > state[BOUNDED]:
         arrives -= (s - state[BOUNDED]) * below / m
         trips -= (s - state[BOUNDED]) * below / m
@@ -313,10 +304,10 @@ def _cell(p, w, s, i, k, width):
                 old = w.values[parent]
                 for o in range(lo, hi):
                     option = p.option[o]
-                    if p.held[o] < flight:
+                    if option.held < flight:
                         continue
                     tried += 1
-                    new[SHARE] = 1.0 / p.shards[o]
+                    new[SHARE] = 1.0 / option.shards
                     both = gap = 0.0
                     if s > 1:
                         gap = fill * max(old[SHARE], new[SHARE])
@@ -346,9 +337,8 @@ def _cell(p, w, s, i, k, width):
 def _stage(option):
     """What the forms take of an option."""
     return Stage(
-        option[fold.AHEAD], option[fold.BACK], option[fold.ENDS], option[fold.TURN],
-        option[fold.CHASE_AHEAD], option[fold.QUEUE], option[fold.QUEUE_BACK], option[fold.WAITS],
-        option[fold.REMAINS], option[fold.LATER])
+        option.forward, option.backward, option.last, option.turn, option.chase,
+        option.queue_forward, option.queue_backward, option.wait, option.left, option.later)
 
 
 @inlined

@@ -7,18 +7,7 @@ Shapes: T layer kinds, R recompute policies, G signatures. ``t`` is a ``nest.sea
 from __future__ import annotations
 
 from nest._kernels import leaf
-from nest._kernels.layers import (
-    ACTIVATIONS,
-    BACKWARD,
-    FREE_BACKWARD,
-    SYNC,
-    WORK,
-    layer_sums,
-)
-
-# What a policy changes of a layer without recompute, and of a stage.
-D_BACK, D_HELD, D_WORK = range(3)
-CHANGES = 3
+from nest._kernels.layers import layer_sums
 
 
 @leaf
@@ -31,14 +20,14 @@ def policy_changes(t, w, c, z, busy):
     layers, changes = w.layers, w.changes
     overlap = t.overlaps[0] if busy else 0.0
     for r in range(1, t.back.shape[1]):
-        layer_sums(t, c, z, r, layers)
+        layer_sums(t, t.body[c], t.held[c], z, r, layers)
         for at in range(len(t.kinds)):
             kind = t.kinds[at]
-            hidden = layers[r, kind, FREE_BACKWARD] - layers[0, kind, FREE_BACKWARD]
-            changes[r, kind, D_BACK] = (
-                layers[r, kind, BACKWARD] - layers[0, kind, BACKWARD] - overlap * hidden)
-            changes[r, kind, D_HELD] = layers[r, kind, ACTIVATIONS] - layers[0, kind, ACTIVATIONS]
-            changes[r, kind, D_WORK] = layers[r, kind, WORK]
+            alone, again, change = layers[0, kind], layers[r, kind], changes[r, kind]
+            hidden = again.free_backward - alone.free_backward
+            change.backward = again.backward - alone.backward - overlap * hidden
+            change.activations = again.activations - alone.activations
+            change.work = again.work
 
 
 @leaf
@@ -55,9 +44,9 @@ def changed(t, changes, q, r):
         kind = t.kinds[at]
         layers = layers_of(t, q, kind)
         if layers:
-            back += layers * changes[r, kind, D_BACK]
-            held += layers * changes[r, kind, D_HELD]
-            work = max(work, changes[r, kind, D_WORK])
+            back += layers * changes[r, kind].backward
+            held += layers * changes[r, kind].activations
+            work = max(work, changes[r, kind].work)
     return back, held, work
 
 
@@ -75,11 +64,11 @@ def left_seconds(t, layers, g, r, most):
         if q >= 0:
             count, done = t.depth[g] - t.depth[q], t.marked[q]
         again = min(max(most - done, 0), count) if t.marked[g] > done else 0
-        sync = layers[0, kind, SYNC]
+        sync = layers[0, kind].sync
         for policy in (0, r):
             n = again if policy else count - again
             if n:
-                slope = sync - t.overlaps[1] * layers[policy, kind, FREE_BACKWARD]
+                slope = sync - t.overlaps[1] * layers[policy, kind].free_backward
                 left = max(left + n * slope, sync + max(0.0, (n - 1) * slope))
         g = q
     return left
@@ -98,7 +87,7 @@ def first_that_may_hold(t, changes, g, room, least, most):
         q = t.ancestor[t.way[g], middle]
         for at in range(t.among[q, 0], t.among[q, 1]):
             kind = t.kinds[at]
-            held += layers_of(t, q, kind) * changes[t.full, kind, D_HELD]
+            held += layers_of(t, q, kind) * changes[t.full, kind].activations
         if held <= room:
             high = middle
         else:

@@ -31,15 +31,8 @@ from nest.costs.layer import LayerCosts, layer_costs
 from nest.costs.memory import limit_bytes
 from nest.costs.network.fabric import Fabric, fabric_of
 from nest.costs.schedules import SCHEDULES, Closed, Path, StepTime
-from nest.costs.stage import (
-    ChunkCosts,
-    Hop,
-    LayerSeconds,
-    chunk_costs,
-    hop,
-    layer_seconds,
-    with_parts,
-)
+from nest.costs.stage import Hop, chunk_costs, hop, layer_seconds, with_parts
+from nest.forms.chunk import ChunkCosts, LayerSeconds
 from nest.inputs.cluster import Cluster
 from nest.inputs.configuration import Configuration, StageConfiguration
 from nest.inputs.job import Job, Stack

@@ -20,21 +20,7 @@ from __future__ import annotations
 
 from collections.abc import MutableSequence, Sequence
 
-from nest.forms.chunk import (
-    C_BACKWARD,
-    C_FORWARD,
-    C_LATE,
-    C_LATE_BACK,
-    C_LEFT,
-    C_QUEUE_BACKWARD,
-    C_QUEUE_FORWARD,
-    C_TIED,
-    C_TRAILING,
-    C_TRAILS_BACKWARD,
-    C_TURN,
-    C_UPDATE,
-    C_WAIT,
-)
+from nest.forms.chunk import ChunkCosts
 from nest.forms.stage import Stage
 
 # END and SHARE have the numbers that they have under 1F1B; the last two are of copies alone.
@@ -46,17 +32,17 @@ NOTHING = (0.0, 0.0, 0.0, 0.0, 0.0, NEVER, 0.0, 0.0, NEVER, NEVER, 0.0)
 """Figures behind the last stage."""
 
 
-def stage_of(c: Sequence[float]) -> Stage:
+def stage_of(c: ChunkCosts) -> Stage:
     """A stage of one chunk, whose figures are those of :mod:`nest.forms.chunk`.
 
     All backwards but the last have one behind.
     """
-    last, trailing = c[C_BACKWARD] - c[C_LATE], max(0.0, c[C_TRAILING] - c[C_TRAILS_BACKWARD])
-    tied = c[C_TIED] > 0.0
+    last, trailing = c.backward - c.late, max(0.0, c.trailing - c.trails_backward)
+    tied = c.tied > 0.0
     return Stage(
-        c[C_FORWARD], last + c[C_LATE_BACK], last, c[C_TURN], 0.0, c[C_QUEUE_FORWARD],
-        c[C_QUEUE_BACKWARD] + trailing, c[C_WAIT],
-        c[C_LEFT] if tied else c[C_LEFT] + c[C_UPDATE], c[C_TIED] + c[C_UPDATE] if tied else 0.0)
+        c.forward, last + c.late_back, last, c.turn, 0.0, c.queue_forward,
+        c.queue_backward + trailing, c.wait,
+        c.left if tied else c.left + c.update, c.tied + c.update if tied else 0.0)
 
 
 def add_stage(

@@ -30,23 +30,7 @@ from __future__ import annotations
 
 from collections.abc import MutableSequence, Sequence
 
-from nest.forms.chunk import (
-    C_BACKWARD,
-    C_CHASE,
-    C_FORWARD,
-    C_LATE,
-    C_LATE_BACK,
-    C_LEFT,
-    C_QUEUE_BACKWARD,
-    C_QUEUE_FORWARD,
-    C_TIED,
-    C_TRAILING,
-    C_TRAILS_BACKWARD,
-    C_TRAILS_FORWARD,
-    C_TURN,
-    C_UPDATE,
-    C_WAIT,
-)
+from nest.forms.chunk import ChunkCosts
 from nest.forms.stage import Stage
 
 # Labels are compared in this order; without copies of an embedding the last three decide nothing.
@@ -59,15 +43,15 @@ NOTHING = (0.0, 0.0, NEVER, NEVER, NEVER, NEVER, 0.0, 0.0, NEVER, 0.0, 0.0, NEVE
 """Figures behind the last stage."""
 
 
-def stage_of(c: Sequence[float]) -> Stage:
+def stage_of(c: ChunkCosts) -> Stage:
     """A stage of one chunk, whose figures are those of :mod:`nest.forms.chunk`."""
-    trailing = max(0.0, c[C_TRAILING] - c[C_TRAILS_BACKWARD])
-    tied = c[C_TIED] > 0.0
+    trailing = max(0.0, c.trailing - c.trails_backward)
+    tied = c.tied > 0.0
     return Stage(
-        c[C_FORWARD], c[C_BACKWARD], c[C_BACKWARD] - c[C_LATE], c[C_TURN],
-        c[C_CHASE] + max(0.0, c[C_TRAILING] - c[C_TRAILS_FORWARD] - c[C_TRAILS_BACKWARD]),
-        c[C_QUEUE_FORWARD], c[C_QUEUE_BACKWARD] + c[C_LATE_BACK] - c[C_LATE] + trailing, c[C_WAIT],
-        c[C_LEFT] if tied else c[C_LEFT] + c[C_UPDATE], c[C_TIED] + c[C_UPDATE] if tied else 0.0)
+        c.forward, c.backward, c.backward - c.late, c.turn,
+        c.chase + max(0.0, c.trailing - c.trails_forward - c.trails_backward),
+        c.queue_forward, c.queue_backward + c.late_back - c.late + trailing, c.wait,
+        c.left if tied else c.left + c.update, c.tied + c.update if tied else 0.0)
 
 
 def add_stage(

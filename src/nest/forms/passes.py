@@ -18,54 +18,13 @@ from __future__ import annotations
 from collections.abc import MutableSequence, Sequence
 from typing import NamedTuple
 
-from nest.forms.chunk import (
-    C_BACKWARD,
-    C_BEGUN,
-    C_BELOW,
-    C_BUSY_BACKWARD,
-    C_BUSY_FORWARD,
-    C_EXCHANGED_BACKWARD,
-    C_EXCHANGED_FORWARD,
-    C_FORWARD,
-    C_GATHER,
-    C_GATHERED,
-    C_HIDES_GATHER,
-    C_HIDES_INPUTS,
-    C_HIDES_SYNC,
-    C_HIDES_WEIGHTS,
-    C_INPUTS,
-    C_LARGEST,
-    C_LATE,
-    C_LATE_BACK,
-    C_LEFT,
-    C_LEFT_WEIGHTS,
-    C_QUEUE_BACKWARD,
-    C_REGATHERED,
-    C_SCATTERED,
-    C_SYNC,
-    C_TIED,
-    C_TRAILING,
-    C_TRAILS_BACKWARD,
-    C_TRAILS_FORWARD,
-    C_TRAILS_INPUTS,
-    C_TRAILS_WEIGHTS,
-    C_UNDER_FIRST,
-    C_UNDER_LAST,
-    C_UPDATE,
-    C_WAIT,
-    C_WEIGHTS,
-    delayed,
-    empty,
-    longer,
-)
+from nest.forms.chunk import ChunkCosts, delayed, empty, longer
 
-Chunks = Sequence[Sequence[Sequence[float]]]
-"""Figures of each chunk of each rank; see :mod:`nest.forms.chunk`."""
+Chunks = Sequence[Sequence[ChunkCosts]]
+"""Figures of each chunk of each rank."""
 Links = Sequence[Sequence[Sequence[float]]]
 """Seconds there and back, and of a message, behind each chunk of each rank: on the way to the next
 position."""
-Alone = Sequence[Sequence[bool]]
-"""Whether each chunk of each rank is a single layer."""
 Floats = MutableSequence[float]
 Ints = MutableSequence[int]
 NEVER = -float("inf")
@@ -146,7 +105,7 @@ class Room(NamedTuple):
 
 
 def step_seconds(
-    ranks: Chunks, alone: Alone, hops: Links, p: int, v: int, m: int, depth: int, order: Order,
+    ranks: Chunks, hops: Links, p: int, v: int, m: int, depth: int, order: Order,
     room: Room, limit: float,
 ) -> float:
     """Seconds of a step; inf where the rows wait for each other.
@@ -181,7 +140,7 @@ def step_seconds(
                     if least >= limit:
                         return least
             for s in range(p):
-                left -= _run(ranks[s], alone[s], s, p, v, m, depth, order, room)
+                left -= _run(ranks[s], s, p, v, m, depth, order, room)
             if left == before:
                 return -NEVER
         if part < 2:
@@ -194,8 +153,8 @@ def step_seconds(
         room.clock[s] += added
         tied = update = 0.0
         for n in range(v):
-            tied += ranks[s][n][C_TIED]
-            update += ranks[s][n][C_UPDATE]
+            tied += ranks[s][n].tied
+            update += ranks[s][n].update
         ready = _reduced(ranks[s], s, v, p * v, order, room)
         # Copies of a tied embedding are exchanged when all ranks that hold one are ready.
         if tied > 0.0:
@@ -234,7 +193,7 @@ def _risen(
 
 
 def _least(
-    chunks: Sequence[Sequence[float]], s: int, p: int, v: int, m: int, depth: int, order: Order,
+    chunks: Sequence[ChunkCosts], s: int, p: int, v: int, m: int, depth: int, order: Order,
     room: Room,
 ) -> float:
     """No step is shorter, given the passes that rank s has run: it runs the others in a row.
@@ -248,11 +207,11 @@ def _least(
     for n in range(v):
         c, q = chunks[n], order.at[s * v + n]
         ahead, back = m - room.run[q], m - room.run[positions + q]
-        seconds += ahead * room.took[q] + back * (c[C_BACKWARD] - c[C_LATE])
-        away, busy = away + ahead * c[C_EXCHANGED_FORWARD], busy + ahead * c[C_BUSY_FORWARD]
-        back_away += back * c[C_EXCHANGED_BACKWARD]
-        back_busy += back * c[C_BUSY_BACKWARD]
-        update += c[C_UPDATE]
+        seconds += ahead * room.took[q] + back * (c.backward - c.late)
+        away, busy = away + ahead * c.exchanged_forward, busy + ahead * c.busy_forward
+        back_away += back * c.exchanged_backward
+        back_busy += back * c.busy_backward
+        update += c.update
     seconds -= min(away, back_busy) + min(back_away, busy)
     code, behind = order.codes[order.rows[s + 1] - 1], 0.0
     q = order.at[s * v + code // PASSES]
@@ -262,7 +221,7 @@ def _least(
 
 
 def _begin(
-    chunks: Sequence[Sequence[float]], hops: Sequence[Sequence[float]], s: int, p: int, v: int,
+    chunks: Sequence[ChunkCosts], hops: Sequence[Sequence[float]], s: int, p: int, v: int,
     m: int, depth: int, order: Order, room: Room,
 ) -> None:
     """A rank and its positions before the first pass."""
@@ -271,27 +230,27 @@ def _begin(
         c, q = chunks[n], order.at[s * v + n]
         back = positions + q
         room.hop[q], room.gap[q] = hops[n][0] / 2, hops[n][1]
-        room.took[q] = c[C_FORWARD]
+        room.took[q] = c.forward
         # Under ZeRO-3 the end of a backward waits for what the next pass gathers: _behind.
-        room.took[back], room.late[q] = c[C_BACKWARD], c[C_LATE]
-        room.took[INPUTS * positions + q] = c[C_INPUTS]
-        room.took[WEIGHTS * positions + q] = c[C_WEIGHTS]
+        room.took[back], room.late[q] = c.backward, c.late
+        room.took[INPUTS * positions + q] = c.inputs
+        room.took[WEIGHTS * positions + q] = c.weights
         room.run[q] = room.run[back] = room.came[q] = room.came[back] = 0
         room.links[q] = room.links[back] = NEVER
         if q % depth == 0:
             room.came[q] = m
             for k in range(m):
                 room.arrives[q * m + k] = 0.0
-        if c[C_LARGEST] > 0.0:
+        if c.largest > 0.0:
             traffic = GATHERS
-        elif c[C_TRAILING] > 0.0:
+        elif c.trailing > 0.0:
             traffic = max(traffic, TRAILS)
     room.place[s], room.begun[s], room.traffic[s] = order.rows[s], 0, traffic
     room.clock[s], room.scattered[s], room.fresh[s] = 0.0, NEVER, NEVER
 
 
 def _run(
-    chunks: Sequence[Sequence[float]], alone: Sequence[bool], s: int, p: int, v: int, m: int,
+    chunks: Sequence[ChunkCosts], s: int, p: int, v: int, m: int,
     depth: int, order: Order, room: Room,
 ) -> int:
     """Run the passes of a rank whose input is there; their number."""
@@ -304,10 +263,10 @@ def _run(
         if which == WEIGHTS:
             start, trails = clock, traffic > 0 and not empty(chunks[n])
             if trails:
-                start = max(start, room.scattered[s] - chunks[n][C_TRAILS_WEIGHTS])
+                start = max(start, room.scattered[s] - chunks[n].trails_weights)
             clock = room.ends[q] = start + room.took[WEIGHTS * positions + q]
             if trails:
-                room.scattered[s] = clock + chunks[n][C_TRAILING]
+                room.scattered[s] = clock + chunks[n].trailing
             i += 1
             continue
         way = 1 if which in (BACKWARD, INPUTS) else 0
@@ -325,12 +284,12 @@ def _run(
             start = max(start, room.arrives[y * m + back])
         if traffic:
             held_up = other if which == BESIDE else n
-            start = max(start, _free(chunks, alone, held_up, which, s, i, clock, order, room))
+            start = max(start, _free(chunks, held_up, which, s, i, clock, order, room))
         if fresh and not way:
             if k == 0:
                 start = max(start, _first(chunks[n], s, room))
                 fresh = room.begun[s] < v
-            room.fresh[s] += chunks[n][C_FORWARD] - chunks[n][C_HIDES_GATHER]
+            room.fresh[s] += chunks[n].forward - chunks[n].hides_gather
         room.run[x] = k + 1
         if which == BESIDE:
             clock = start + beside(chunks[n], chunks[other])
@@ -339,12 +298,12 @@ def _run(
             _send(q, 0, k, positions, m, depth, clock, order, room)
             _send(y - positions, 1, back, positions, m, depth, clock, order, room)
             if traffic and not empty(chunks[other]):
-                room.scattered[s] = clock + chunks[other][C_TRAILING]
+                room.scattered[s] = clock + chunks[other].trailing
             i += 2
             continue
         clock = start + room.took[which * positions + q]
         if traffic:
-            clock = _behind(chunks, alone, n, which, s, i, clock, order, room)
+            clock = _behind(chunks, n, which, s, i, clock, order, room)
         if way:
             room.ends[q] = clock
         _send(q, way, k, positions, m, depth, clock, order, room)
@@ -354,13 +313,13 @@ def _run(
     return count
 
 
-def beside(ahead: Sequence[float], back: Sequence[float]) -> float:
+def beside(ahead: ChunkCosts, back: ChunkCosts) -> float:
     """Seconds of a forward and a backward that hide each other's all-to-alls of experts."""
-    return (ahead[C_FORWARD] - min(ahead[C_EXCHANGED_FORWARD], back[C_BUSY_BACKWARD])
-            + back[C_BACKWARD] - min(back[C_EXCHANGED_BACKWARD], ahead[C_BUSY_FORWARD]))
+    return (ahead.forward - min(ahead.exchanged_forward, back.busy_backward)
+            + back.backward - min(back.exchanged_backward, ahead.busy_forward))
 
 
-def _first(c: Sequence[float], s: int, room: Room) -> float:
+def _first(c: ChunkCosts, s: int, room: Room) -> float:
     """Earliest start of the first forward of a chunk, for its parameters have to be there.
 
     Gathers of parameters run from the start of the step, at the full rate while the rank waits and
@@ -372,13 +331,13 @@ def _first(c: Sequence[float], s: int, room: Room) -> float:
     first = room.fresh[s] == NEVER
     if first:
         room.fresh[s] = 0.0
-    start = room.fresh[s] + c[C_WAIT] if first or c[C_GATHER] > 0.0 else 0.0
-    room.fresh[s] += c[C_GATHER]
+    start = room.fresh[s] + c.wait if first or c.gather > 0.0 else 0.0
+    room.fresh[s] += c.gather
     return start
 
 
 def _free(
-    chunks: Sequence[Sequence[float]], alone: Sequence[bool], n: int, which: int, s: int, i: int,
+    chunks: Sequence[ChunkCosts], n: int, which: int, s: int, i: int,
     clock: float, order: Order, room: Room,
 ) -> float:
     """When a pass may begin, as far as the rank goes; its traffic goes on while it waits."""
@@ -388,28 +347,28 @@ def _free(
     if room.traffic[s] == TRAILS:
         if which == BESIDE:  # its computing hides other traffic
             return max(clock, room.scattered[s])
-        return max(clock, room.scattered[s] - c[C_TRAILS_BACKWARD]) if which == BACKWARD else clock
+        return max(clock, room.scattered[s] - c.trails_backward) if which == BACKWARD else clock
     code = _near(chunks, s, i, -1, order)
     if code < 0:
         return clock
     x, way_before = code // PASSES, code % PASSES
     front = chunks[x]
-    start = clock + longer(front, alone[x], way_before, c, alone[n], which)
-    if not alone[x]:
-        room.scattered[s] = clock + front[C_SCATTERED] if way_before else NEVER
+    start = clock + longer(front, way_before, c, which)
+    if not front.alone:
+        room.scattered[s] = clock + front.scattered if way_before else NEVER
         return start
     # What an earlier backward left is in front of what this pass gathers.
-    room.scattered[s] += (c[C_REGATHERED] if which else c[C_GATHERED]) + (
-        front[C_BACKWARD] - front[C_UNDER_FIRST] if way_before
-        else front[C_FORWARD] - front[C_UNDER_LAST])
+    room.scattered[s] += (c.regathered if which else c.gathered) + (
+        front.backward - front.under_first if way_before
+        else front.forward - front.under_last)
     start = max(start, room.scattered[s])
     if way_before:
-        room.scattered[s] = start + front[C_SCATTERED]
+        room.scattered[s] = start + front.scattered
     return start
 
 
 def _near(
-    chunks: Sequence[Sequence[float]], s: int, i: int, way: int, order: Order
+    chunks: Sequence[ChunkCosts], s: int, i: int, way: int, order: Order
 ) -> int:
     """Code of the next pass through layers behind the i-th (1) or in front of it (-1); -1: none."""
     i += way
@@ -420,16 +379,16 @@ def _near(
     return -1
 
 
-def gathering(c: Sequence[float], way: int, hidden: float) -> float:
+def gathering(c: ChunkCosts, way: int, hidden: float) -> float:
     """Seconds that a pass takes longer at the least behind any other one, given how many of what
     it gathers that one hides at the most (ZeRO-3); unless it waited for its input."""
     if way:
-        return max(0.0, c[C_REGATHERED] - hidden) + max(0.0, c[C_BELOW] - c[C_TRAILS_BACKWARD])
-    return max(0.0, c[C_GATHERED] - hidden) + c[C_BEGUN]
+        return max(0.0, c.regathered - hidden) + max(0.0, c.below - c.trails_backward)
+    return max(0.0, c.gathered - hidden) + c.begun
 
 
 def _behind(
-    chunks: Sequence[Sequence[float]], alone: Sequence[bool], n: int, which: int, s: int, i: int,
+    chunks: Sequence[ChunkCosts], n: int, which: int, s: int, i: int,
     end: float, order: Order, room: Room,
 ) -> float:
     """End of a pass that would end at ``end`` without data-parallel traffic behind it."""
@@ -438,19 +397,19 @@ def _behind(
         return end
     if room.traffic[s] == TRAILS:
         if which == BACKWARD:
-            room.scattered[s] = end + c[C_TRAILING]
+            room.scattered[s] = end + c.trailing
         elif which == FORWARD:
-            room.scattered[s] += c[C_FORWARD] - c[C_TRAILS_FORWARD]
+            room.scattered[s] += c.forward - c.trails_forward
         else:
-            room.scattered[s] += c[C_INPUTS] - c[C_TRAILS_INPUTS]
+            room.scattered[s] += c.inputs - c.trails_inputs
         return end
     if which == FORWARD:
         return end
     code, gathered = _near(chunks, s, i, 1, order), 0.0
     if code >= 0:
         behind = chunks[code // PASSES]
-        gathered = behind[C_REGATHERED] if code % PASSES else behind[C_GATHERED]
-    return end + (delayed(c, alone[n], gathered) - c[C_LATE])
+        gathered = behind.regathered if code % PASSES else behind.gathered
+    return end + (delayed(c, gathered) - c.late)
 
 
 def _send(
@@ -475,7 +434,7 @@ def _send(
 
 
 def _reduced(
-    chunks: Sequence[Sequence[float]], s: int, v: int, positions: int, order: Order, room: Room
+    chunks: Sequence[ChunkCosts], s: int, v: int, positions: int, order: Order, room: Room
 ) -> float:
     """When all gradients of a rank are reduced.
 
@@ -491,19 +450,19 @@ def _reduced(
             room.run[x] = 0  # the last one of the chunk, as the row is read from its end
             ready = max(ready, room.ends[x - positions])
             if not empty(c):
-                rest = c[C_LEFT] if which == BACKWARD else c[C_LEFT_WEIGHTS]
+                rest = c.left if which == BACKWARD else c.left_weights
                 if not first:
-                    rest -= c[C_SCATTERED]
+                    rest -= c.scattered
                 first = False
                 ready = max(ready, room.ends[x - positions] + below + rest)
-            below += c[C_SYNC]
+            below += c.sync
             left -= 1
         if which == BACKWARD:
-            below += (c[C_BACKWARD] + c[C_QUEUE_BACKWARD] + c[C_LATE_BACK] - c[C_LATE]
-                      - c[C_HIDES_SYNC])
+            below += (c.backward + c.queue_backward + c.late_back - c.late
+                      - c.hides_sync)
         elif which == INPUTS:
-            below += c[C_INPUTS] - c[C_HIDES_INPUTS]
+            below += c.inputs - c.hides_inputs
         elif which == WEIGHTS:
-            below += c[C_WEIGHTS] - c[C_HIDES_WEIGHTS]
+            below += c.weights - c.hides_weights
         i -= 1
     return ready

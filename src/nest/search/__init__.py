@@ -4,8 +4,8 @@ What is asked is a `query`. `formulating` turns a part of it into a formulation 
 `candidates` lists outer choices and the configurations of a stage, `exchanges` finds which ways of
 context parallelism are worth it, `starts` where blocks may start, `signatures` which stages cost
 the same, `policies` which recompute policies there are, `expert_pairs` which degrees of expert
-parallelism; `runnable` has the rules of the job's stack about `columns` of figures, the `wide_rules`
-among them, and `layouts` the cuts that they allow of each pipeline, from `cut_lists`;
+parallelism; `runnable` has the rules of the job's stack about `columns` of figures, the
+`wide_rules` among them, and `layouts` the cuts that they allow of each pipeline, from `cut_lists`;
 `layer_prices` has the price of a layer under each candidate, and `distinct` says which rows of
 arrays differ. `combined` and `dualpipe` derive from it the formulations of two kinds of pipelines
 that are searched behind all others: passes that run beside each other, and two copies of the model.
@@ -20,13 +20,13 @@ better; `fitting` rules out nodes that memory forbids, and `least_memory` finds 
 fits; `progress` ends a search early and reports its state; `left_out` says what is not searched.
 Similar questions share, in the `cache`, what does not depend on prices, and `lower_bounds` of the
 plans of an outer choice. Read `branch_and_bound` first, then `formulating`, `tensors`, `alike` and
-`_kernels/alike/search.py`, which find what a stack can run, then `_kernels/options.py` and
+`_kernels/uniform/search.py`, which find what a stack can run, then `_kernels/options.py` and
 `_kernels/pipeline.py` for stages that may differ.
 
 Where to find: replicas, strides and sizes of micro-batches in `candidates`; recompute is chosen in
-`_kernels/alike/search.py` for identical stages, among the questions of `totals`, and in
+`_kernels/uniform/search.py` for identical stages, among the questions of `totals`, and in
 `_kernels/options.py` for stages that may differ; what makes a plan infeasible: rules of
-`model/legality.py` and `runnable`, memory in `_kernels/alike/fits.py` and `_kernels/options.py`;
+`model/legality.py` and `runnable`, memory in `_kernels/uniform/fits.py` and `_kernels/options.py`;
 lower bounds of all plans in `tree`; which of equal plans is taken in `solution`; the cache of
 compiled kernels in `compiled`.
 """

@@ -26,12 +26,13 @@ from nest.model.schedules import (
     is_grouped,
     most_zero,
 )
+from nest.records import CANDIDATE, EXCHANGED, LINK, PARTS, PIPE, columns, rows_of
 from nest.search.columns import FIRST, PIPELINE, POLICY, ROW, WAY, single
 from nest.search.layer_prices import Map
 from nest.search.layouts import UNLIKE, is_split
 from nest.search.problems import Legal, Pipelines, Rings
 from nest.search.runnable import TIMES, Pipeline, larger_groups
-from nest.search.tables import Degrees
+from nest.search.tables import Degrees, Tables
 from nest.search.tensors import Formulation
 from nest.search.totals import Questions, Shapes, Totals
 from nest.stacks.figures import Value
@@ -175,12 +176,12 @@ class Alike:
         f, rings = self.formulation, self.rings(number)
         chosen, arrays, legal = self.arrays(number, limit)
         if exact and not spread and limit <= self._done.get(number, 0.0):
-            arrays = arrays._replace(last=arrays.first)  # listed cuts are priced
+            arrays.pipe["last"] = arrays.pipe["first"]  # listed cuts are priced
         else:
             self._done[number] = limit
         if f.copies > 1:
             rings, row = self._with_twins(rings, number, chosen)
-            arrays = arrays._replace(row=row)
+            arrays.pipe["row"] = row
         arrays = arrays._replace(most=MOST_CUTS if exact else 0)
         best, option, cuts, priced, left = kernel(
             self.degrees(number), rings, arrays, legal, limit, spread)
@@ -239,8 +240,11 @@ class Alike:
     def degrees(self, number: int) -> Degrees:
         """Prices of an outer choice."""
         tables = self.formulation.tables(number, False)
-        return Degrees(exchanged=self.formulation.prices.exchanged, **{
-            name: getattr(tables, name) for name in Degrees._fields[:-1]})
+        same = {name: getattr(tables, name) for name in Degrees._fields if name in Tables._fields}
+        return Degrees(
+            exchanged=rows_of(EXCHANGED, self.formulation.prices.exchanged),
+            candidate=columns(CANDIDATE, **{
+                name: getattr(tables, name) for name in CANDIDATE.names or ()}), **same)
 
     def rings(self, number: int) -> Rings:
         """Places of the stages under an outer choice, and what they hand over."""
@@ -271,8 +275,8 @@ class Alike:
         handed = outer.micro_batch * f.choices.boundaries[self._prefixes]
         return Rings(
             size=size.astype(np.int64), alike=known[degrees], place=place[None],
-            hop=np.take(hop, where, axis=1), wrap=np.take(wrap, where, axis=1),
-            twin=np.zeros((0, 2)), both=f.choices.both,
+            hop=rows_of(LINK, hop.T[where]), wrap=rows_of(LINK, wrap.T[where]),
+            twin=np.zeros(0, LINK), both=f.choices.both,
             handed=handed,
             received=outer.micro_batches * f.query.job.stack.receives_all * handed,
             marked_before=f.choices.marked)
@@ -294,7 +298,7 @@ class Alike:
         place = np.where(rings.place < 0, -1, rings.place * each.shape[1] + at.reshape(found.shape))
         for n, pp in enumerate(rows.tolist()):
             place[n, ~found[n, :, :pp].all(axis=1), pp - 1] = -1
-        twin = np.ascontiguousarray(np.where(np.isfinite(each), each, 0.0).T)
+        twin = rows_of(LINK, np.where(np.isfinite(each), each, 0.0).T)
         return rings._replace(
             place=place, twin=twin, alike=np.repeat(rings.alike, len(twin), axis=1)), row
 
@@ -332,17 +336,17 @@ class Alike:
         signature = np.ascontiguousarray(index[np.ix_(cuts, cuts)])
         np.fill_diagonal(signature, signature.max() + 1)  # of chunks without layers
         return chosen, Pipelines(
-            schedule=self._schedule[chosen], pp=pp[chosen], vpp=vpp[chosen],
-            group=f.runnable.groups(outer.micro_batches)[chosen],
-            row=np.zeros(len(chosen), dtype=np.int64), base=np.array(base, dtype=np.int64),
-            warm=shapes.warm[chosen],
-            free=np.array([k in known.free for k in chosen.tolist()], dtype=np.bool_),
-            first=known.first[chosen], last=known.last[chosen], **listed._asdict(),
+            pipe=columns(
+                PIPE, schedule=self._schedule[chosen], pp=pp[chosen], vpp=vpp[chosen],
+                group=f.runnable.groups(outer.micro_batches)[chosen], row=0, smallest=base,
+                warm=shapes.warm[chosen], free=[k in known.free for k in chosen.tolist()],
+                first=known.first[chosen], last=known.last[chosen],
+                longest=known.longest[chosen], widest=known.widest[chosen]),
+            **listed._asdict(),
             cut=np.array([known.free.get(k, every) for k in chosen.tolist()]).reshape(
                 -1, len(every)),
-            asked=asked.code, floor=asked.floor, apart=f.prices.apart,
-            repeated=self._repeated, longest=known.longest[chosen],
-            widest=known.widest[chosen],
+            asked=asked.code, floor=asked.floor, apart=rows_of(PARTS, f.prices.apart),
+            repeated=self._repeated,
             signature=signature, order=f.choices.order,
             whole=np.array(f.choices.signatures.whole_kinds, dtype=np.int64),
             least_handed=float(handed.min() if len(chain) > 1 else 0.0),

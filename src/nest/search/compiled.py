@@ -31,15 +31,27 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nest.costs.network.records import Ends, KnownWays, Patterns, Tiles
+from nest.records import (
+    AHEAD,
+    BACK,
+    CANDIDATE,
+    EXCHANGED,
+    LINK,
+    OPTION,
+    PARTS,
+    PIPE,
+    STATE,
+    columns,
+)
 from nest.search.problems import Legal, Pipelines, Problem, Rings, Spans, Sums
 from nest.search.tables import Blocks, Degrees, Tables
 from nest.search.threads import thread_count
 from nest.search.wide_rules import NONE
 
 MODULES = ("nest._kernels.routes", "nest._kernels.dominance", "nest._kernels.spans",
-           "nest._kernels.options", "nest._kernels.pipeline", "nest._kernels.alike.search",
-           "nest._kernels.alike.fits", "nest._kernels.orders", "nest._kernels.fitting",
-           "nest._kernels.alike.seen", "nest._kernels.alike.asked")
+           "nest._kernels.options", "nest._kernels.pipeline", "nest._kernels.uniform.search",
+           "nest._kernels.uniform.fits", "nest._kernels.orders", "nest._kernels.fitting",
+           "nest._kernels.uniform.seen", "nest._kernels.uniform.asked")
 
 SECONDS = {"alike": 13, "select": 9, "routes": 6, "solve": 5, "fits": 4, "longest_path": 3,
            "useful": 3, "may_fit": 2, "write_order": 2, "undominated": 1, "see": 1,
@@ -77,8 +89,6 @@ class Kernels(NamedTuple):
     """A part of ``alike``, and what makes its arrays."""
     by_address: dict[str, Any]
     """Those that ``alike`` calls by their address, by name."""
-    option: int
-    """Figures of an option."""
 
 
 def load(names: Collection[str] = ALIKE + UNLIKE) -> tuple[Kernels, float]:
@@ -187,7 +197,8 @@ def cache_folder() -> Path | None:
 
     digest = hashlib.sha256(numba.__version__.encode())
     here = Path(__file__).parent.parent
-    for source in sorted((*(here / "_kernels").rglob("*.py"), *(here / "forms").glob("*.py"))):
+    for source in sorted((*(here / "_kernels").rglob("*.py"), *(here / "forms").glob("*.py"),
+                          here / "records.py")):
         digest.update(source.read_bytes())
     roots = [os.environ.get("NUMBA_CACHE_DIR"), os.environ.get("XDG_CACHE_HOME"), "~/.cache"]
     for root in filter(None, roots):
@@ -219,8 +230,7 @@ def _import(folder: Path | None) -> Kernels:
         options.select,
         pipeline.solve, alike.alike, fitting.may_fit, seen.see, asked.ask,
         alike.work_of, fits.fits,
-        {"longest_path": orders.longest_path, "write_order": orders.write_order},
-        options.OPTION)
+        {"longest_path": orders.longest_path, "write_order": orders.write_order})
 
 
 def _say(text: str) -> None:
@@ -250,8 +260,9 @@ def _warm(kernels: Kernels, names: Collection[str]) -> None:
     zero, one = np.zeros(1, np.int64), np.ones(1)
     no = np.zeros(1, np.bool_)
     tables = Tables(
-        ahead=np.ones((1, 1, 2)), back=np.ones((1, 1, 1, 4)), state=np.ones((1, 1, 1, 9)),
-        body=zero, held=zero, price=zero, weight=one, shards=zero + 1, relayed=one, hybrid=no,
+        ahead=np.zeros((1, 1), AHEAD), back=np.zeros((1, 1, 1), BACK),
+        state=np.zeros((1, 1, 1), STATE), body=zero, held=zero, price=zero, weight=one,
+        shards=zero + 1, relayed=one, hybrid=no,
         shard=zero, forbidden=no, keep_none=True, full=-1, first_layers=no, most_layers=1,
         last=zero, part=zero - 1, seen=np.array([[0], [1]], np.int32),
         stretch=np.array([[0, 1]]), among=zero[None] + np.array([0, 1]), marked=zero, way=zero,
@@ -262,19 +273,22 @@ def _warm(kernels: Kernels, names: Collection[str]) -> None:
         before=zero - 1, depth=zero + 1, gpipe=False,
     )
     yes = np.ones((1, 1), np.bool_)
-    degrees = Degrees(exchanged=np.zeros((0, 1, 2, 4)), **{
-        name: getattr(tables, name) for name in Degrees._fields[:-1]})
+    degrees = Degrees(
+        exchanged=np.zeros((0, 1, 2), EXCHANGED),
+        candidate=columns(CANDIDATE, body=0, held=0, shards=1, relayed=0.0),
+        **{name: getattr(tables, name) for name in Degrees._fields if name in Tables._fields})
     rings = Rings(
-        size=zero, alike=zero[None], place=zero[None, None], hop=np.ones((2, 1, 2)),
-        wrap=np.ones((2, 1, 2)), twin=np.zeros((0, 2)), both=1.0, handed=np.zeros(2),
+        size=zero, alike=zero[None], place=zero[None, None], hop=np.zeros((1, 2), LINK),
+        wrap=np.zeros((1, 2), LINK), twin=np.zeros(0, LINK), both=1.0, handed=np.zeros(2),
         received=np.zeros(2), marked_before=np.zeros(2, np.int64))
     pipelines = Pipelines(
-        schedule=zero, pp=zero + 1, vpp=zero + 1, group=zero + 1, row=zero, base=zero,
-        warm=one,
-        apart=np.zeros((1, 1, 2, 4)), repeated=np.zeros(2, np.bool_), free=yes[0],
-        first=zero, last=zero, begin=zero, load=zero, layouts=zero, body=np.arange(2),
+        pipe=columns(
+            PIPE, schedule=0, pp=1, vpp=1, group=1, row=0, smallest=0, warm=1.0, free=True, first=0,
+            last=0, longest=0, widest=0),
+        apart=np.zeros((1, 1, 2), PARTS), repeated=np.zeros(2, np.bool_), begin=zero,
+        load=zero, layouts=zero, body=np.arange(2),
         asked=zero, floor=one, cut=np.ones((1, 2), np.bool_),
-        longest=zero, widest=zero, heaviest=zero, seen=np.zeros((1, 3, 5, 2), np.int16),
+        heaviest=zero, seen=np.zeros((1, 3, 5, 2), np.int16),
         run=zero, until=zero, least_seen=np.zeros((1, 3, 5, 2), np.int16),
         signature=np.array([[-1, 0], [-1, -1]]),
         order=zero, whole=zero, least_handed=0.0, grows=True, most=1)
@@ -310,7 +324,7 @@ def _warm(kernels: Kernels, names: Collection[str]) -> None:
         micro_batches=1, sizes=zero + 1, lanes=zero + 1, price=np.array([[0, -1]]),
         signature=np.array([[-1, 0], [-1, -1]]), gpipe=False,
         ends=np.array([[[1, 0]], [[2, 0]]]), first=np.array([[0, 1]]),
-        option=np.ones((1, kernels.option)), held=zero + 1, shards=zero + 1,
+        option=columns(OPTION, **dict.fromkeys(OPTION.names or (), 1)),
         hop_bytes=np.zeros(2), hop_per_byte=np.zeros(2), hop_latency=np.zeros(2), both=1.0,
         depths=np.array([False, True]))
     spans = Spans(

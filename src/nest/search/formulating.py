@@ -20,6 +20,7 @@ from nest.costs.network.fabric import Fabric, fabric_of
 from nest.costs.network.records import Twins
 from nest.costs.schedules import SCHEDULES
 from nest.inputs.offload import Offload
+from nest.records import AHEAD, BACK, STATE, rows_of
 from nest.search import compiled
 from nest.search.cache import Cache, Identity
 from nest.search.candidates import Candidates, Listing, Outer, Rows, outers
@@ -264,7 +265,8 @@ def pruned(f: Formulation, verdict: Ints, each_of: Map = map) -> Formulation:
     starts = np.cumsum([0, *(changes | (np.diff(rows.start[by]) != 0))])
     ahead, back = f.prices.compared(f.together)
     left = compiled.load(("undominated",))[0].undominated(Blocks(
-        ahead=ahead, back=back, state=f.prices.state, body=listing.body[by],
+        ahead=rows_of(AHEAD, ahead), back=rows_of(BACK, back),
+        state=rows_of(STATE, f.prices.state), body=listing.body[by],
         held=listing.state[by], shards=listing.shards[by], relayed=listing.relayed[by],
         hybrid=listing.hybrid[by], overlaps=f.choices.overlaps, begin=begin,
         choices=np.bincount(starts)[starts[begin[:-1]]]), each_of)

@@ -8,7 +8,7 @@ to cut them into chunks.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,12 +65,8 @@ class Problem(NamedTuple):
     """(2, P, L+1) see ``_kernels.spans.useful``."""
     first: Ints
     """(P, G+1) see ``_kernels.options.select``; options by ascending t."""
-    option: Floats
-    """(O, OPTION) seconds."""
-    held: Ints
-    """(O,) micro-batches in flight that fit."""
-    shards: Ints
-    """(O,) see ``nest.search.tables.Tables``."""
+    option: Any
+    """(O,) records, see :class:`nest.records.Option`."""
     hop_bytes: Floats
     """(L+1,) bytes handed over at a cut, one way."""
     hop_per_byte: Floats
@@ -84,7 +80,7 @@ class Problem(NamedTuple):
 
 
 class Rings(NamedTuple):
-    """Places of alike stages under an outer choice, for ``_kernels.alike.search.alike``."""
+    """Places of alike stages under an outer choice, for ``_kernels.uniform.search.alike``."""
 
     size: Ints
     """(C,) number of each candidate's block size."""
@@ -94,12 +90,12 @@ class Rings(NamedTuple):
     """(D, B, S) class of the place of stage s, -1: no block may start there. Where stages hold what
     others hold too, a class is one of places times one of ``twin``, and D counts pipelines; else 1.
     """
-    hop: Floats
-    """(2, B, S+1) seconds per byte and lane, and seconds, between stages s-1 and s."""
-    wrap: Floats
-    """(2, B, S+1) the same from the last of s stages to the first."""
-    twin: Floats
-    """(ways, 2) seconds per byte, and seconds, to the stage that holds the same layers."""
+    hop: Any
+    """(B, S+1) records between stages s-1 and s, see :class:`nest.records.Link`."""
+    wrap: Any
+    """(B, S+1) the same from the last of s stages to the first."""
+    twin: Any
+    """(ways,) the same to the stage that holds the same layers."""
     both: float
     """Ways of a hand-over that compute does not hide."""
     handed: Floats
@@ -111,33 +107,15 @@ class Rings(NamedTuple):
 
 
 class Pipelines(NamedTuple):
-    """What ``_kernels.alike.search.alike`` gets besides :class:`Rings`: pipelines of alike stages.
+    """What ``_kernels.uniform.search.alike`` gets besides :class:`Rings`: pipelines of
+    alike stages.
 
     Shapes: Q pipelines (an order of passes, stages, chunks a stage), W layouts; C, Z, R, N as in
     ``nest.search.tables``, F numbers of first layers that full recompute may take, 0 for all.
     """
 
-    schedule: Ints
-    """(Q,) see ``_kernels.alike.search.alike``."""
-    pp: Ints
-    """(Q,) stages."""
-    vpp: Ints
-    """(Q,) chunks a stage."""
-    group: Ints
-    """(Q,) micro-batches that pass a chunk in a row."""
-    row: Ints
-    """(Q,) row of ``Rings.place``."""
-    base: Ints
-    """(Q,) the same pipeline with the fewest of them; itself where it is none of the others."""
-    warm: Floats
-    """(Q,) least seconds of a step for each second that a micro-batch computes."""
-    free: Bools
-    """(Q,) cuts may lie wherever ``cut`` says; else layouts ``first`` to ``last`` - 1 are listed.
-    """
-    first: Ints
-    """(Q,)"""
-    last: Ints
-    """(Q,)"""
+    pipe: Any
+    """(Q,) records, see :class:`nest.records.Pipe`."""
     begin: Ints
     """(W,) where the cuts of a layout begin in ``layouts``, one more than it has chunks."""
     load: Ints
@@ -162,15 +140,10 @@ class Pipelines(NamedTuple):
     """(n,) codes of :class:`nest.search.totals.Questions`."""
     floor: Floats
     """(n,) no plan takes less."""
-    apart: Floats
-    """(U, R, T, 4) of bodies: all-to-alls of experts forward and backward that a pass beside may
-    hide, seconds; seconds of the backward for weights, and bytes that are kept for it."""
+    apart: Any
+    """(U, R, T) records of bodies, see :class:`nest.forms.chunk.Parts`."""
     repeated: Bools
     """(T,) transformer layers."""
-    longest: Ints
-    """(Q,) more layers than any chunk has that recompute applies to."""
-    widest: Ints
-    """(Q,) most layers of the body in a chunk, where layouts are listed."""
     signature: Ints
     """(N+1, N+1) of the layers between two cuts."""
     order: Ints
@@ -189,8 +162,8 @@ class Pipelines(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """What ``_kernels.alike.asked.ask`` gets of one outer choice: sums over all layers, each at its
-    least wherever it is.
+    """What ``_kernels.uniform.asked.ask`` gets of one outer choice: sums over all layers,
+    each at its least wherever it is.
 
     Shapes: C candidates, U bodies, V states, Z ways of ZeRO, R recompute policies, T layer kinds;
     X choices of recompute; Y pairs of kinds that a layer may be of, one where it lies with all that
@@ -242,7 +215,7 @@ class Sums(NamedTuple):
 
 
 class Legal(NamedTuple):
-    """What ``_kernels.alike.search.alike`` gets of a stack's rules: what it can run.
+    """What ``_kernels.uniform.search.alike`` gets of a stack's rules: what it can run.
 
     Shapes as of :class:`Pipelines`.
     """

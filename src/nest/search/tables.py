@@ -6,7 +6,7 @@ signatures.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,13 +23,12 @@ class Tables(NamedTuple):
     names of the fields.
     """
 
-    ahead: Floats
-    """(U, T, 2) seconds forward that a layer of each kind adds: computing free to hide, and all."""
-    back: Floats
-    """(U, R, T, 4) seconds backward (computing free to hide, all), activations, work."""
-    state: Floats
-    """(V, Z, T, 11) gathered, gathered again before the backward, scattered, sync, gather, buffers,
-    update, tied, resident; what computing loses beside them forward and backward."""
+    ahead: Any
+    """(U, T) records, see :class:`nest.records.Ahead`: what a layer of each kind adds forward."""
+    back: Any
+    """(U, R, T) records, see :class:`nest.records.Back`: the same backward."""
+    state: Any
+    """(V, Z, T) records, see :class:`nest.records.State`."""
     body: Ints
     """(C,) body of each candidate."""
     held: Ints
@@ -104,15 +103,13 @@ class Tables(NamedTuple):
 
 
 class Degrees(NamedTuple):
-    """What the kernel of alike stages gets of :class:`Tables`, with the same names."""
+    """What the kernel of alike stages gets of :class:`Tables`, with the same names; two more."""
 
-    ahead: Floats
-    back: Floats
-    state: Floats
-    body: Ints
-    held: Ints
-    shards: Ints
-    relayed: Floats
+    ahead: Any
+    back: Any
+    state: Any
+    candidate: Any
+    """(C,) records, see :class:`nest.records.Candidate`."""
     shard: Ints
     forbidden: Bools
     full: int
@@ -122,9 +119,9 @@ class Degrees(NamedTuple):
     limit_bytes: float
     micro_batches: int
     overlaps: Floats
-    exchanged: Floats
-    """(V, Z, T, 4) what both holders of a layer exchange: bytes and times of gradients, then of
-    parameters; none where each layer has one."""
+    exchanged: Any
+    """(V, Z, T) records, see :class:`nest.records.Exchanged`; none where each layer has one holder.
+    """
 
 
 class Blocks(NamedTuple):
@@ -134,9 +131,9 @@ class Blocks(NamedTuple):
     class of places, each class with the same degrees in the same order.
     """
 
-    ahead: Floats
-    back: Floats
-    state: Floats
+    ahead: Any
+    back: Any
+    state: Any
     body: Ints
     held: Ints
     shards: Ints

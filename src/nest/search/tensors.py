@@ -21,6 +21,7 @@ from nest.costs.stage import hop
 from nest.forms.chunk import STATE_RESIDENT
 from nest.inputs.space import MODULES
 from nest.model import boundary_bytes
+from nest.records import AHEAD, BACK, STATE, rows_of
 from nest.search.candidates import Candidates, Listing, Outer
 from nest.search.layer_prices import LayerPrices
 from nest.search.layouts import Layouts
@@ -242,7 +243,8 @@ class Formulation:
                        np.minimum(g.deepest, most), 0)
         layers = self.query.space.recompute_layers
         return Tables(
-            ahead=self.prices.ahead, back=self.prices.back, state=self.prices.state,
+            ahead=rows_of(AHEAD, self.prices.ahead), back=rows_of(BACK, self.prices.back),
+            state=rows_of(STATE, self.prices.state),
             body=listing.body[span], held=listing.state[span], price=self._prices(number)[0],
             weight=self.weight(number),
             shards=listing.shards[span], relayed=listing.relayed[span],
@@ -324,7 +326,7 @@ class Formulation:
         ``_kernels.options.select`` did; block sizes without an option are left out.
         """
         outer = self.outers[number]
-        first, degrees, held, shards, table = options
+        first, degrees, table = options
         choices = self.choices
         each = len(choices.zeros) * len(choices.policies) * (choices.signatures.longest + 1)
         unit, sizes, starts, price = self.positions(number, np.unique(degrees // each))
@@ -339,8 +341,6 @@ class Formulation:
             ends=ends,
             first=first,
             option=table,
-            held=held,
-            shards=shards,
             hop_bytes=outer.micro_batch * self.choices.boundaries,
             hop_per_byte=per_byte,
             hop_latency=latency,

@@ -13,8 +13,9 @@ import pytest
 from plain import chunk, stack
 
 from nest.costs.schedules import ONE_F_ONE_B, SCHEDULES, Path
-from nest.costs.stage import EMPTY, ChunkCosts, Hop, LayerSeconds, chunk_costs, with_parts
+from nest.costs.stage import Hop, chunk_costs, with_parts
 from nest.forms import orders, passes
+from nest.forms.chunk import EMPTY, ChunkCosts, LayerSeconds
 from nest.forms.passes import (
     BACKWARD,
     BESIDE,
@@ -449,12 +450,11 @@ def at_least(
     q = x.p * x.v
     room = Room(*([0.0] * (4 * q * x.m) if name == "arrives" else [0] * (8 * q)
                   for name in Room._fields))
-    alone = [[one.alone for one in own] for own in ranks]
     order = x.path.order(x.p, x.m, x.v, x.group)
     if more:
         order = order._replace(more=[0, 0], stops=[0] * (2 * x.p))
         orders.leave_out(x.p, x.v, x.m, x.group or x.p, more, order)
-    end = step_seconds(ranks, alone, hops, x.p, x.v, x.m, q, order, room, limit)
+    end = step_seconds(ranks, hops, x.p, x.v, x.m, q, order, room, limit)
     return end, room.unsure[0]
 
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from nest.costs.schedules.steps import StepTime
-from nest.costs.stage import ChunkCosts, Hop
+from nest.costs.stage import Hop
 from nest.forms import gpipe, one_f_one_b
+from nest.forms.chunk import ChunkCosts
 
 
 @dataclass(frozen=True)

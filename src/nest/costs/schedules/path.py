@@ -9,8 +9,9 @@ from itertools import pairwise
 from math import inf
 
 from nest.costs.schedules.steps import StepTime
-from nest.costs.stage import ChunkCosts, Hop
+from nest.costs.stage import Hop
 from nest.forms import orders
+from nest.forms.chunk import ChunkCosts
 from nest.forms.passes import BESIDE, FORWARD, PASSES, SURE, Order, Room, beside, step_seconds
 
 Write = Callable[[int, int, int, int, Order], None]
@@ -98,12 +99,11 @@ class Path:
             ends=[0.0] * q, place=[0] * p, stop=[0] * p, begun=[0] * p, traffic=[0] * p,
             clock=[0.0] * p, scattered=[0.0] * p, fresh=[0.0] * p, was=[0.0] * (2 * p + 2 * q),
             unsure=[0.0])
-        alone = [[chunk.alone for chunk in stage] for stage in stages]
         few = self._few(p, m, group) if self.grouped and p > 1 else m
         for ran in sorted({few, m}):
             out = (m - ran) // (group or p)
             order = _order(self.write, p, v, ran, group or p, out)
-            end = step_seconds(stages, alone, hops, p, v, ran, q // self.chains, order, room, inf)
+            end = step_seconds(stages, hops, p, v, ran, q // self.chains, order, room, inf)
             if room.unsure[0] <= SURE * end:
                 break
         return StepTime(max(room.clock), end - max(room.clock))

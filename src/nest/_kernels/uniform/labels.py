@@ -10,10 +10,6 @@ from __future__ import annotations
 import numpy as np
 
 from nest._kernels import leaf
-from nest._kernels.alike.chunks import fill_figures
-from nest._kernels.alike.price import gpipe_stage_of, price, stage_of
-from nest._kernels.alike.stages import least_of_stage
-from nest._kernels.alike.work import CANDIDATE, FULL, PIPELINE
 from nest._kernels.orders import GPIPE
 from nest._kernels.pipeline import (
     COUNT,
@@ -28,7 +24,10 @@ from nest._kernels.pipeline import (
     low_gpipe,
     low_of,
 )
-from nest.forms import gpipe, one_f_one_b
+from nest._kernels.uniform.chunks import figures_of
+from nest._kernels.uniform.price import begin, gpipe_stage_of, price, stage_of
+from nest._kernels.uniform.stages import least_of_stage
+from nest.forms import one_f_one_b
 from nest.forms.one_f_one_b import END, FIGURES, NEVER
 
 
@@ -37,19 +36,12 @@ def best_cuts(t, q, a, w, top):
     """Price the best cuts of the pipeline that is asked for, if they take less than ``top``: the
     seconds of the best. ``w.bound`` has the least that the stages from one on take.
 
-    Where there is no room for all labels, ``w.labels.state`` says so, and nothing is priced.
+    Where there is no room for all labels, ``w.now`` says so, and nothing is priced.
     """
-    k, N, labels = w.question[PIPELINE], len(a.order), w.labels
-    p, state = a.pp[k], labels.state
+    k, N, labels = w.now[0].pipeline, len(a.order), w.labels
+    p, state = a.pipe[k].pp, labels.state
     _bound_fronts(t, q, a, w, p, top)
-    for x in range(FIGURES):
-        labels.values[0, x] = 0.0
-    if a.schedule[k] == GPIPE:
-        for x in range(gpipe.FIGURES):
-            labels.values[0, x] = gpipe.NOTHING[x]
-    else:
-        for x in range(one_f_one_b.FIGURES):
-            labels.values[0, x] = one_f_one_b.NOTHING[x]
+    begin(labels.values[0], a.pipe[k].schedule == GPIPE)
     state[TOTAL] = 1
     for s in range(p - 1, -1, -1):
         here, behind = labels.spans[s % 2], labels.spans[(s + 1) % 2]
@@ -85,7 +77,7 @@ def best_cuts(t, q, a, w, top):
 @leaf
 def _bound_fronts(t, q, a, w, p, top):
     """Fill ``w.labels.fronts``: the least that all stages in front of one take."""
-    m, N, fronts = t.micro_batches, len(a.order), w.labels.fronts
+    m, N, fronts, before = t.micro_batches, len(a.order), w.labels.fronts, w.before
     for s in range(p):
         for j in range(N + 1):
             fronts[s, j] = np.inf
@@ -94,9 +86,9 @@ def _bound_fronts(t, q, a, w, p, top):
         for i in range(s, N):
             if max(fronts[s, i], w.bound[s, i]) >= top * SLACK:
                 continue
-            done = w.ahead[i] + w.back[i]
+            done = before[i].forward + before[i].backward
             for j in range(i + 1, N):
-                if m * (w.ahead[j] + w.back[j] - done) >= top:
+                if m * (before[j].forward + before[j].backward - done) >= top:
                     break
                 if w.bound[s + 1, j] < top * SLACK and fronts[s, i] < fronts[s + 1, j]:
                     least = least_of_stage(t, q, a, w, s, i, j)
@@ -108,15 +100,15 @@ def _bound_fronts(t, q, a, w, p, top):
 @leaf
 def _cell(t, q, a, w, s, i, behind, top):
     """Find the labels of stage s from cut i on; False: there is no room."""
-    c, k, labels, m, N = (w.question[CANDIDATE], w.question[PIPELINE], w.labels, t.micro_batches,
-                          len(a.order))
-    p, x, new, cell = a.pp[k], q.size[c], labels.new, labels.cell
-    n, y, y_hop = p - 1 - s, q.place[a.row[k], x, s], min(s + 1, p)
+    c, pipe, labels = w.now[0].candidate, a.pipe[w.now[0].pipeline], w.labels
+    m, N, x, new, cell = t.micro_batches, len(a.order), q.size[c], labels.new, labels.cell
+    n, y, link = pipe.pp - 1 - s, q.place[pipe.row, x, s], q.hop[x, min(s + 1, pipe.pp)]
     # The least that the stages in front add: forward, backward, both.
-    ahead, back = w.ahead[i] + w.near[s] / 2, w.back[i] + w.near[s] / 2
-    done = w.ahead[i] + w.back[i]
+    before, near = w.before[i], w.rank[s].near
+    ahead, back = before.forward + near / 2, before.backward + near / 2
+    done, hidden = before.forward + before.backward, before.backward
     for j in range(i + 1, N + 1):
-        if m * (w.ahead[j] + w.back[j] - done) >= top:
+        if m * (w.before[j].forward + w.before[j].backward - done) >= top:
             break
         first, last = behind[0, j], behind[1, j]
         if first == last:
@@ -126,25 +118,24 @@ def _cell(t, q, a, w, s, i, behind, top):
             break
         if least >= top * SLACK:
             continue
-        g, both, gap = fill_figures(t, q, a, w, y, i, j), 0.0, 0.0
+        chunk, both, gap = figures_of(t, q, a, w, y, i, j), 0.0, 0.0
         if n:
-            gap = q.handed[j] / t.shards[c] * q.hop[0, x, y_hop]
-            both = q.both * (gap + q.hop[1, x, y_hop])
+            gap = q.handed[j] / t.candidate[c].shards * link.per_byte
+            both = q.both * (gap + link.latency)
         new[one_f_one_b.SHARE] = 0.0  # the same for all
         for parent in range(first, last):
             old = labels.values[parent]
-            if a.schedule[k] == GPIPE:
-                extend_gpipe(old, gpipe_stage_of(w.figures[y, g]), both, gap, n, m, ahead, new)
-                low = low_gpipe(m, new, ahead + back, ahead, w.back[i])
+            if pipe.schedule == GPIPE:
+                extend_gpipe(old, gpipe_stage_of(chunk), both, gap, n, m, ahead, new)
+                low = low_gpipe(m, new, ahead + back, ahead, hidden)
             else:
-                extend(old, stage_of(w.figures[y, g]), both, gap, n, m, m // 2, w.back[i], NEVER,
-                       ahead, new)
-                low = low_of(new, ahead + back, ahead, w.back[i], ahead, NEVER)
+                extend(old, stage_of(chunk), both, gap, n, m, m // 2, hidden, NEVER, ahead, new)
+                low = low_of(new, ahead + back, ahead, hidden, ahead, NEVER)
             if low >= top * SLACK:
                 continue
             if labels.state[COUNT] == len(cell) or (
                     labels.state[TOTAL] + len(cell) > len(labels.values)):
-                labels.state[FULL] = 1
+                w.now[0].full = 1
                 return False
             new[FIGURES] = low
             insert(labels, 0, j, parent)

@@ -10,26 +10,14 @@ from __future__ import annotations
 import numpy as np
 
 from nest._kernels import entry, known, leaf
-from nest._kernels.alike.cuts import hand_over, try_cuts
-from nest._kernels.alike.decided import bit_of, note_bytes, quicker_than
-from nest._kernels.alike.fits import fits
-from nest._kernels.alike.layouts import has_room, next_layout
-from nest._kernels.alike.price import price
-from nest._kernels.alike.sums import fill_layers, may_be_below, sum_up
-from nest._kernels.alike.work import (
-    CANDIDATE,
-    FIRST,
-    FULL,
-    LABELS,
-    LEAST,
-    LOOKED,
-    OPTION,
-    POLICY,
-    QUICKER,
-    RUN,
-    UNDECIDED,
-    work_of,
-)
+from nest._kernels.uniform.chunks import LEAST
+from nest._kernels.uniform.cuts import hand_over, try_cuts
+from nest._kernels.uniform.decided import bit_of, note_bytes, quicker_than
+from nest._kernels.uniform.fits import fits
+from nest._kernels.uniform.layouts import has_room, next_layout
+from nest._kernels.uniform.price import price
+from nest._kernels.uniform.sums import fill_layers, may_be_below, sum_up
+from nest._kernels.uniform.work import LABELS, work_of
 
 
 def alike(t, q, a, legal, limit, spread):
@@ -46,27 +34,30 @@ def alike(t, q, a, legal, limit, spread):
     """
     room = LABELS
     w = work_of(t, q, a, room)
-    if len(a.pp):
+    if len(a.pipe):
         quick_try_all(t, q, a, legal, w, limit, spread)
-    while w.labels.state[FULL]:  # once more, with room for more labels
+    while w.now[0].full:  # once more, with room for more labels
         room *= 8
         w = work_of(t, q, a, room)
         quick_try_all(t, q, a, legal, w, limit, spread)
+    best = w.answer["best"]
     if not spread:
-        w.best[w.best > w.best.min(initial=np.inf)] = np.inf
-    return w.best, w.option, w.found, w.tally[1], w.unproved[0]
+        best[best > best.min(initial=np.inf)] = np.inf
+    return best, w.answer["option"], w.found, w.now[0].priced, w.now[0].unproved
 
 
 @entry
 def try_all(t, q, a, legal, w, limit, spread):
-    """Fill ``w.best``, ``w.option`` and ``w.found``.
+    """Fill ``w.answer`` and ``w.found``.
 
     A first round prices the free cuts with the least bound alone, so that the second has a good
     limit.
     """
-    below, choices = limit, _choices(t)
-    for first in range(0 if spread or not a.free.any() else 1, -1, -1):
-        w.guess[0], stop = below, 0
+    below, choices, some = limit, _choices(t), False
+    for k in range(len(a.pipe)):
+        some |= a.pipe[k].free
+    for first in range(1 if some and not spread else 0, -1, -1):
+        w.now[0].guess, stop = below, 0
         while stop < len(a.asked):
             begin, row = stop, a.asked[stop] // choices
             while stop < len(a.asked) and a.asked[stop] // choices == row:
@@ -90,7 +81,7 @@ def _choices(t):
 def _may_gain(t, q, a, legal, w, begin, stop, below, first):
     """Whether any of the questions from ``begin`` to ``stop``, of one candidate and way of ZeRO,
     may have a plan below the best, as far as the least that layers take under any of their policies
-    says; ``w.open`` gets the pipelines. Their layers are filled in."""
+    says; ``w.answer`` gets whether each pipeline is open. Their layers are filled in."""
     choices, count = _choices(t), 0
     c, z = divmod(a.asked[begin] // choices, len(t.shard))
     for n in range(begin, stop):
@@ -107,16 +98,17 @@ def _may_gain(t, q, a, legal, w, begin, stop, below, first):
     if count > 1:
         sum_up(t, q, a, w, c, w.policies[0, :count], w.policies[1, :count])
         _ask(w, c, w.policies[1, 0], np.int64(LEAST), -2 - c * len(t.shard) - z)
-    found, w.mark[LOOKED] = False, 0
-    for k in range(len(a.pp)):
-        top = min(below, w.best[k])
-        w.open[k] = (a.free[k] or not first) and (
+    found, w.now[0].looked = False, 0
+    for k in range(len(a.pipe)):
+        pipe, answer = a.pipe[k], w.answer[k]
+        top = min(below, answer.best)
+        answer.open = (pipe.free or not first) and (
             _placed(t, q, a, legal, c, z, k) and (count == 1 or (
                 may_be_below(t, a, w, k, top) and (
-                    a.free[k] or _first_layout(t, q, a, w, k, top) < a.last[k]))))
-        if w.open[k]:
+                    pipe.free or _first_layout(t, q, a, w, k, top) < pipe.last))))
+        if answer.open:
             found = True
-            w.decided[w.begin[0, k]:w.begin[1, k] + a.last[k] - a.first[k]] = 0
+            w.decided[answer.run:answer.layout + pipe.last - pipe.first] = 0
     return found
 
 
@@ -136,14 +128,15 @@ def _answer(t, q, a, legal, w, n, below, spread, first):
     quicker, asked = quicker_than(t, q, a, w, c, r), False
     if part:  # some layers have no recompute
         quicker &= 1
-    for k in range(len(a.pp)):
-        top, most = min(below, w.best[k] if spread else below), none + 1
+    for k in range(len(a.pipe)):
+        answer = w.answer[k]
+        top, most = min(below, answer.best if spread else below), none + 1
         if part:
-            most = min(F, a.longest[k])
+            most = min(F, a.pipe[k].longest)
             while most > 0 and not (
                     t.first_layers[most - 1] and legal.first_pipeline[most - 1, k]):
                 most -= 1
-        if not (w.open[k] and most > part and not w.decided[w.begin[0, k]] & quicker
+        if not (answer.open and most > part and not w.decided[answer.run] & quicker
                 and may_be_below(t, a, w, k, top)
                 and legal.policy_pipeline[r, k] and (part or legal.first_pipeline[0, k])):
             continue
@@ -156,17 +149,17 @@ def _answer(t, q, a, legal, w, n, below, spread, first):
                 continue
             if part or not asked:
                 _ask(w, c, r, some, (row * R + r) * F + some)
-                w.question[QUICKER], asked = quicker, True
+                w.now[0].quicker, asked = quicker, True
             time = _look(t, q, a, legal, w, z, k, top, first)
             if some >= 0:
                 top = time
             elif time > 0.0:
                 break
-            if some > 0 and quicker and w.mark[UNDECIDED] == 0:
+            if some > 0 and quicker and w.now[0].undecided == 0:
                 break  # more first layers take longer
         below = below if spread else min(below, top)
     if not part:
-        w.mark[LOOKED] |= bit_of(r)
+        w.now[0].looked |= bit_of(r)
     return below
 
 
@@ -176,17 +169,17 @@ quick_try_all = known(try_all)
 @leaf
 def _ask(w, c, r, some, option):
     """Note what is asked for: what was found out about other questions holds no more."""
-    w.question[CANDIDATE], w.question[POLICY] = c, r
-    w.question[FIRST], w.question[OPTION], w.question[QUICKER] = some, option, 0
-    w.tally[0] += 1
+    now = w.now[0]
+    now.candidate, now.policy, now.first, now.option, now.quicker = c, r, some, option, 0
+    now.number += 1
 
 
 @leaf
 def _placed(t, q, a, legal, c, z, k):
     """Whether a pipeline may have these degrees and this way of ZeRO."""
     return (legal.row_pipeline[c, k] and legal.way_pipeline[z, k]
-            and q.place[a.row[k], q.size[c], a.pp[k] - 1] >= 0
-            and not (t.forbidden[z] and a.pp[k] > 1))
+            and q.place[a.pipe[k].row, q.size[c], a.pipe[k].pp - 1] >= 0
+            and not (t.forbidden[z] and a.pipe[k].pp > 1))
 
 
 @leaf
@@ -206,22 +199,22 @@ def _look(t, q, a, legal, w, z, k, top, first):
     With ``first`` only the cuts with the least bound are priced, if no bound was less so far.
     Where the question is whether some cuts may take less (``LEAST``): 0 seconds.
     """
-    w.mark[UNDECIDED] = 1
-    if a.free[k]:  # asked first: its parts are compiled while another process compiles `fits`
+    w.now[0].undecided = 1
+    if a.pipe[k].free:  # asked first: its parts are compiled while another process compiles `fits`
         hand_over(t, q, a, w, k)
         return try_cuts(t, q, a, w, top, first)
     number = _first_layout(t, q, a, w, k, top)
-    apart = len(legal.wide.row) > legal.wide.plain and w.question[FIRST] >= 0
-    while number < a.last[k]:
+    apart = len(legal.wide.row) > legal.wide.plain and w.now[0].first >= 0
+    while number < a.pipe[k].last:
         if apart and not _may_run(
-                legal.wide, legal.wide.plain, len(legal.wide.row), w.question[CANDIDATE], z,
-                w.question[POLICY], w.question[FIRST], k, number):
+                legal.wide, legal.wide.plain, len(legal.wide.row), w.now[0].candidate, z,
+                w.now[0].policy, w.now[0].first, k, number):
             note_bytes(w)  # another policy may have it
         elif fits(t, q, a, w, number, top):
             top = price(t, q, a, w, top)
         number = next_layout(t, q, a, w, k, number + 1, top)
-    if w.mark[UNDECIDED] == 0 and w.question[FIRST] == 0:
-        w.decided[w.begin[0, k]] |= bit_of(w.question[POLICY])
+    if w.now[0].undecided == 0 and w.now[0].first == 0:
+        w.decided[w.answer[k].run] |= bit_of(w.now[0].policy)
     return top
 
 
@@ -229,14 +222,15 @@ def _look(t, q, a, legal, w, z, k, top, first):
 def _first_layout(t, q, a, w, k, top):
     """First layout of pipeline k that may fit and take less than ``top``, or its last."""
     # The first look knows nothing of groups but that larger ones hold more.
-    base, whole = a.base[k], w.question[FIRST] <= 0
-    if whole and w.barren[base] == w.question[OPTION] + 1 and top <= w.under[base]:
-        return a.last[k]
+    pipe, now, whole = a.pipe[k], w.now[0], w.now[0].first <= 0
+    smallest, answer = w.answer[pipe.smallest], w.answer[k]
+    if whole and smallest.barren == now.option + 1 and top <= smallest.under:
+        return pipe.last
     hand_over(t, q, a, w, k)
     if not has_room(t, a, w, k, top):
-        return a.last[k]
-    w.mark[UNDECIDED], w.mark[RUN] = 0, -1
-    number = next_layout(t, q, a, w, k, a.first[k], top)
-    if whole and not w.tally[4]:
-        w.barren[k], w.under[k] = w.question[OPTION] + 1, top
+        return pipe.last
+    now.undecided, now.run = 0, -1
+    number = next_layout(t, q, a, w, k, pipe.first, top)
+    if whole and not now.further:
+        answer.barren, answer.under = now.option + 1, top
     return number

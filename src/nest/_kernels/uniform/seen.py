@@ -6,7 +6,7 @@ Shapes: W layouts, p stages, v chunks a stage, T layer kinds, N layers.
 from __future__ import annotations
 
 from nest._kernels import entry, leaf
-from nest._kernels.alike.layouts import S_BEHIND, S_FIRST, S_FRONT, S_LAST, S_REST
+from nest._kernels.uniform.layouts import BEHIND, FIRST, FRONT, LAST, REST
 
 MIX, MOST = 1_000_003, 1 << 31
 """Numbers that hash the layers of a stage: two stages that share one are looked at as one run."""
@@ -30,13 +30,13 @@ def _see(cuts, places, front, body, heaviest, seen):
                 at = places[s, d]
                 layers = front[kind, cuts[at + 1]] - front[kind, cuts[at]]
                 if d == 0:
-                    seen[x, S_FIRST, kind] = layers
+                    seen[x, FIRST, kind] = layers
                 if d == v - 1 and v > 1:
-                    seen[x, S_LAST, kind] = layers
+                    seen[x, LAST, kind] = layers
                 else:
-                    seen[x, S_REST, kind] += layers
-            seen[x, S_FRONT, kind] = front[kind, begin]
-            seen[x, S_BEHIND, kind] = front[kind, -1] - front[kind, end]
+                    seen[x, REST, kind] += layers
+            seen[x, FRONT, kind] = front[kind, begin]
+            seen[x, BEHIND, kind] = front[kind, -1] - front[kind, end]
 
 
 @entry
@@ -70,7 +70,7 @@ def see(cuts, places, front, body, load, heaviest, seconds, stage, seen):
         _see(cuts[n], places, front, body, heaviest[n], seen[n])
         mixed = 0
         for x in range(min(1, seen.shape[1])):
-            for field in (S_REST, S_FIRST, S_LAST):
+            for field in (REST, FIRST, LAST):
                 for kind in range(len(front)):
                     mixed = (mixed * MIX + int(seen[n, x, field, kind])) % MOST
         stage[n] = mixed * p + heaviest[n]

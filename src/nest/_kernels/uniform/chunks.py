@@ -1,0 +1,82 @@
+"""Figures of the chunks that are asked for, and where each lies in the model."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nest._kernels import leaf
+from nest._kernels.layers import add_parts, chunk_costs
+from nest._kernels.orders import DUALPIPE, DUALPIPEV, ZB_V
+
+LEAST = -1
+"""``Now.first`` of a question of the seconds without recompute, the bytes with the policy."""
+
+
+@leaf
+def figures_of(t, q, a, w, y, i, j):
+    """Figures of layers i..j at places of class y, which are filled in; of none they are 0."""
+    now, out = w.now[0], w.figures[y, a.signature[i, j]]
+    if i == j or out.asked == now.number:
+        return out
+    out.asked = now.number
+    r, some = now.policy, now.first
+    kinds = a.whole if has_all(a.pipe[now.pipeline]) else a.order
+    out.resident = out.work = out.buffers = out.update = out.tied = kept = 0.0
+    for n in range(i, j):
+        marked = q.marked_before[n + 1] - q.marked_before[i]
+        again = 0 if 0 < some < marked else r
+        kind, w.again[n] = kinds[n], 0 if some == LEAST else again
+        layer = w.layers[y, again, kind]
+        kept += layer.activations
+        out.resident += layer.resident
+        out.update += layer.update
+        out.tied += layer.tied
+        out.work, out.buffers = max(out.work, layer.work), max(out.buffers, layer.buffers)
+    chunk_costs(w.layers[y], kinds, w.again, i, j, t.overlaps, out)
+    if some == LEAST:
+        out.work = 0.0
+    out.activations = kept + t.relay[a.signature[i, j]] * t.candidate[now.candidate].relayed
+    if some == 0 and r == t.full and (
+            q.marked_before[j] - q.marked_before[i] > t.most_layers):
+        out.resident = np.inf
+    return out
+
+
+@leaf
+def figures_in_parts(t, q, a, w, y, i, j):
+    """The same with those of passes in parts or side by side."""
+    now, out = w.now[0], figures_of(t, q, a, w, y, i, j)
+    if i == j or out.parted == now.number:
+        return out
+    out.parted = now.number
+    kinds = a.whole if has_all(a.pipe[now.pipeline]) else a.order
+    apart = a.apart[t.candidate[q.alike[now.candidate, y]].body]
+    out.kept_back = out.layer = 0.0
+    for n in range(i, j):
+        # As in ``figures_of``, whose answer may be that of equal layers elsewhere.
+        marked = q.marked_before[n + 1] - q.marked_before[i]
+        kind, r = kinds[n], now.policy
+        if now.first == LEAST or 0 < now.first < marked:
+            r = 0
+        w.again[n] = r
+        out.kept_back += apart[r, kind].kept_back
+        if a.repeated[kind]:
+            out.layer = max(out.layer, w.layers[y, r, kind].activations)
+    add_parts(w.layers[y], apart, kinds, w.again, i, j, t.overlaps, out)
+    return out
+
+
+@leaf
+def has_all(pipe):
+    """Whether all layers that share a table of the vocabulary are on one stage."""
+    return pipe.pp == 1 or pipe.schedule == DUALPIPE
+
+
+@leaf
+def position_of(pipe, s, d):
+    """Place in the model of chunk d of stage s."""
+    if pipe.schedule == DUALPIPE:
+        return max(s, pipe.pp - 1 - s) if d else min(s, pipe.pp - 1 - s)
+    if d == 1 and (pipe.schedule == ZB_V or pipe.schedule == DUALPIPEV):
+        return 2 * pipe.pp - 1 - s
+    return d * pipe.pp + s

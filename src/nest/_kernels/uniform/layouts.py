@@ -1,0 +1,222 @@
+"""Which layouts of a pipeline are worth a look, from layers by kind of three of its stages.
+
+Each bound is one of ``fits``, with the least that a layer of a kind takes.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from nest._kernels import form, inlined, leaf
+from nest._kernels.orders import (
+    DUALPIPE,
+    DUALPIPEV,
+    GPIPE,
+    LOOPED_BFS,
+    ZB_V,
+    copies_of,
+    split_of,
+    together_of,
+)
+from nest._kernels.pipeline import SLACK
+from nest._kernels.uniform.bound import Sums, ends_of, stage_bound, waits_of, way_of
+from nest._kernels.uniform.decided import is_decided, look_at, note_bytes
+from nest.forms import orders
+
+begun, warm_up = form(orders.begun), form(orders.warm_up)
+
+# Layers by kind of ``Pipelines.seen``: of all chunks but the last, of the first chunk, of the last,
+# in front of the stage, behind it.
+REST, FIRST, LAST, FRONT, BEHIND = range(5)
+
+
+@leaf
+def forwards(schedule, p, v, m, group, s, d):
+    """Micro-batches of chunk d whose forwards stage s runs before its first backward."""
+    if schedule in (LOOPED_BFS, GPIPE):
+        return m
+    if schedule == ZB_V:
+        return min(m, s + 1 if d else 2 * p - 1 - s)
+    if schedule in (DUALPIPEV, DUALPIPE):
+        if schedule == DUALPIPE:  # its ranks count from the nearer end
+            p, s = p // 2, min(s, p - 1 - s)
+        return s + 1 if d else 2 * p - 1 - s + (s == p - 1)
+    slope = 1 if split_of(schedule) else min(v, 2)
+    return begun(d, min(m * v, warm_up(s, p, v, m, group, slope, 0) + 1), v, group)
+
+
+@leaf
+def has_room(t, a, w, k, top):
+    """Whether the stages of pipeline k, each with as many layers of the body as stay below ``top``
+    and fit, have all of them.
+
+    Each layer takes and holds the least that any does, and lies in the chunks that hold the fewest
+    micro-batches.
+    """
+    pipe, body, times = a.pipe[k], w.body[0], w.forwards[k]
+    p, v, copies = pipe.pp, pipe.vpp, copies_of(pipe.schedule)
+    m = t.micro_batches // copies
+    if times[0, 0] == 0:
+        for s in range(p):
+            for d in range(v):
+                times[s, d] = forwards(pipe.schedule, p, v, m, pipe.group, s, d)
+    left, bytes_each = copies * (a.body[1] - a.body[0]), t.limit_bytes / SLACK
+    top -= ends_of(pipe.schedule, body)
+    each = body.seconds - (body.hidden if together_of(pipe.schedule) else 0.0)
+    most = left if m * each * left < top else int(top / (m * each))
+    for s in range(p - 1, -1, -1):
+        room, taken = bytes_each, 0
+        for x in range(2, -1, -1):
+            chunks = v - 2 if x == 1 else 1
+            if chunks > 0 and (x == 2 or v > 1):
+                own = body.resident + times[s, v - 1 if x == 2 else x] * body.activations
+                fit = min(chunks * pipe.widest, left)
+                if own * fit > room:
+                    fit = int(room / own)
+                room, taken = room - own * fit, taken + fit
+        left -= min(taken, most)
+        if left <= 0:
+            return True
+    return False
+
+
+class Seen(NamedTuple):
+    """What layers of a stage by kind say."""
+
+    sums: Sums
+    held: float
+    """Bytes."""
+    fresh: float
+    """What its forwards wait for the parameters of any chunk; seconds."""
+    reduced: float
+    """What its gradients take behind its last pass, if it runs its last ones in a row."""
+
+
+@inlined
+def _see(t, w, way, v, times, layers, some):
+    """Sum up a stage: ``times`` (V,) its forwards of each chunk in front of its first backward,
+    ``layers`` (5, T) by kind, ``some`` as :class:`nest.records.Now`."""
+    m, body = way.micro_batches, w.body[0]
+    first, inner, last = times[0], times[1 if v > 2 else 0], times[v - 1]
+    own = front = after = behind = left = ran = held = room = fresh = reduced = 0.0
+    marked = two = three = late = queue = away = back_away = busy = back_busy = 0.0
+    for n in range(len(w.kind) - 1):
+        kind, end = w.kind[n], layers[LAST, n]
+        all_in = layers[REST, n] + end
+        front += layers[FRONT, n] * kind.forward
+        after += layers[FRONT, n] * kind.backward
+        behind += layers[BEHIND, n] * (kind.inputs if way.split else kind.backward)
+        if all_in == 0:
+            continue
+        kept = inner * (all_in - end) + (first - inner) * layers[FIRST, n] + last * end
+        own += all_in * (kind.forward + kind.backward)
+        left += all_in * kind.left
+        hides = t.overlaps[2] * kind.free_forward
+        fresh += all_in * kind.gather - (way.group * (all_in - end) + end) * hides
+        hides = t.overlaps[1] * kind.free_backward
+        reduced += all_in * kind.sync - (way.rest * (all_in - end) + end) * hides
+        ran += kept * kind.forward
+        held += all_in * kind.resident + kept * kind.activations
+        room = max(room, kind.room)
+        if kind.marked:
+            marked += kept
+        two += all_in * kind.two
+        three += all_in * kind.three
+        late += kept * max(kind.three, kind.ahead)
+        if way.in_a_row:
+            queue += all_in * (kind.ahead + kind.back)
+        if way.together:
+            pairs = m * all_in - (kept if way.loops else min(first, last) * all_in)
+            backs = m * all_in if way.uneven else pairs
+            away, busy = away + pairs * kind.exchanged_forward, busy + pairs * kind.busy_forward
+            back_away += backs * kind.exchanged_backward
+            back_busy += backs * kind.busy_backward
+    if some > 0:  # the other layers keep all
+        count = first + last + (v - 2) * inner if v > 1 else first
+        held += max(0.0, marked - some * count) * body.freed
+    if some >= 0:
+        held += room
+    own += max(waits_of(two, three, v, body.two, body.three), queue)
+    ran += late + body.back if way.loops else 0.0
+    return Seen(Sums(front, after, behind, own, left, ran, body.ahead if way.in_a_row else 0.0,
+                     away, back_away, busy, back_busy), held, fresh, reduced + left)
+
+
+@inlined
+def _ruled_out(t, a, w, k, s, layers, extra, final, top):
+    """Whether stage s of pipeline k needs too much, or takes ``top`` with the seconds ``extra`` a
+    micro-batch; ``final``: what the stage itself holds and has run is known."""
+    pipe, body, some = a.pipe[k], w.body[0], w.now[0].first
+    way = way_of(pipe, t.micro_batches)
+    begin = body.begin if way.looped else 0.0  # before the first pass of all
+    seen = _see(t, w, way, pipe.vpp, w.forwards[k, s], layers, some)
+    bound = stage_bound(w, pipe, way, s, seen.sums, len(a.order), begin, ends_of(
+        pipe.schedule, body))
+    first, own, last = bound.first, bound.own + way.micro_batches * extra, bound.last
+    if first + own + last >= top * SLACK:
+        return True
+    if seen.held > t.limit_bytes / SLACK:
+        note_bytes(w)
+        return True
+    if final:
+        if way.looped:
+            first = max(first, seen.fresh)
+            if not way.split and body.gathered == 0.0:
+                last = max(last, seen.reduced)
+        if max(first, bound.trip) + own + last >= top * SLACK:
+            w.now[0].further = 1  # larger groups may wait for less
+            return True
+    return False
+
+
+@leaf
+def next_layout(t, q, a, w, k, number, top):
+    """First layout of pipeline k from one on that may fit and take less than ``top``, or its last.
+
+    Three stages say so, those of ``Pipelines.seen``; at first of runs of layouts whose heaviest
+    stage is the same, from the least of each sum.
+    """
+    pipe, body, now, last = a.pipe[k], w.body[0], w.now[0], a.pipe[k].last
+    m, ends = t.micro_batches // copies_of(pipe.schedule), ends_of(pipe.schedule, body)
+    each = body.seconds - (body.hidden if together_of(pipe.schedule) else 0.0)
+    before = w.answer[k].run + 1 - a.run[pipe.first]
+    x, run = 0, a.run[number] if number < last else -1
+    block = before + run != now.run
+    now.further = 0
+    while number < last:
+        extra = 0.0
+        if x == 0:
+            if now.first > 0:  # fewest of them are first layers of chunks as long as any
+                most, load = pipe.longest, a.load[number]
+                again = load // most * min(now.first, most) + min(now.first, load % most)
+                extra = body.recompute * max(0, again - q.marked_before[a.body[0]])
+            if m * (a.load[number] * each + extra) + ends >= top:
+                return last
+            if a.seen.shape[1] == 0:
+                now.further = 1
+                return number
+            if block:
+                run = a.run[number]
+                if is_decided(w, before + run):
+                    number = a.until[run]
+                    continue
+                look_at(w, before + run, True)
+            else:
+                at = w.answer[k].layout + number - pipe.first
+                if is_decided(w, at):
+                    number += 1
+                    block = number == a.until[run]
+                    continue
+                look_at(w, at, False)
+        s = a.heaviest[number] if x == 0 else 0 if x == 1 else pipe.pp - 1
+        layers = a.least_seen[run, x] if block else a.seen[number, x]
+        if _ruled_out(t, a, w, k, s, layers, extra, x == 0 or not block, top):
+            number = a.until[run] if block else number + 1
+            block, x = number == a.until[run], 0
+        elif x + 1 < a.seen.shape[1]:
+            x += 1
+        elif block:
+            block, x, now.further = False, 0, 1
+        else:
+            return number
+    return last

@@ -1,0 +1,53 @@
+"""What no step is shorter than, by one stage of one chunk."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nest._kernels import leaf
+from nest._kernels.orders import GPIPE
+from nest._kernels.uniform.chunks import figures_of
+
+
+@leaf
+def least_of_stage(t, q, a, w, s, i, j):
+    """No step is shorter with layers i..j on stage s of one chunk; inf: they do not fit.
+
+    What is in front of the stage, what it runs itself, and what it waits for: 1F1B runs n + 1
+    forwards before the first backward, and as many backwards behind the last forward.
+    """
+    c, pipe, m = w.now[0].candidate, a.pipe[w.now[0].pipeline], t.micro_batches
+    chunk = figures_of(t, q, a, w, q.place[pipe.row, q.size[c], s], i, j)
+    n = in_flight_behind(pipe, m, s)
+    if (chunk.resident + chunk.work + chunk.buffers
+            + (q.received[i] + q.received[j]) / t.candidate[c].shards
+            + (n + 1) * chunk.activations > t.limit_bytes):
+        return np.inf
+    near, before = w.rank[s].near, w.before[i]
+    time = waits(pipe, m, n, chunk.forward, chunk.backward - chunk.late,
+                 behind_stage(w, pipe, s, j, len(a.order)))
+    left = chunk.left + chunk.tied + chunk.update
+    return before.forward + near / 2 + time + max(before.backward + near / 2, left)
+
+
+@leaf
+def in_flight_behind(pipe, m, s):
+    """Forwards that stage s runs in front of its first backward, but for one."""
+    return m - 1 if pipe.schedule == GPIPE else min(pipe.pp - 1 - s, m - 1)
+
+
+@leaf
+def behind_stage(w, pipe, s, j, layers):
+    """Least seconds from the end of stage s, at cut j, to the loss and back."""
+    model, behind = w.before[layers], w.before[j]
+    return (model.forward - behind.forward + model.backward - behind.backward
+            + w.rank[pipe.pp - 1].near - w.rank[s].near)
+
+
+@leaf
+def waits(pipe, m, n, f, b, behind):
+    """Seconds of a stage of one chunk from its first pass to its last one, at the least."""
+    if pipe.schedule == GPIPE:
+        return m * (f + b) + behind
+    time = m * (f + b) + max(0.0, behind - n * min(f, b))
+    return max(time, ((m - 1) // (n + 1) + 1) * (f + b + behind))
