@@ -24,7 +24,7 @@ from nest.model import Chain
 from nest.search import compiled
 from nest.search.branch_and_bound import search_one
 from nest.search.query import Query
-from nest.search.solution import Found
+from nest.search.solution import SearchResult
 
 CLUSTERS = (("h100-spine-leaf", 1024), ("dgx-h100", 512), ("gb200-nvl72", 576))
 DIMENSIONS: dict[str, dict[str, Any]] = {
@@ -66,7 +66,7 @@ class Question(NamedTuple):
                 f"{self.sequences:,} x {self.seq_len:,} tokens")
         return text if self.stack == DEFAULT_STACK else f"{text}, {self.stack}"
 
-    def best(self, space: SearchSpace) -> Found:
+    def best(self, space: SearchSpace) -> SearchResult:
         """Best plan of a space."""
         cluster = nest.load_cluster(self.cluster, devices=self.devices)
         job = nest.Job(global_batch=self.sequences, seq_len=self.seq_len,
@@ -134,7 +134,7 @@ def _recompute(stage: StageConfiguration) -> str:
     return stage.recompute if layers is None else f"full on {layers} layers"
 
 
-def losses(question: Question) -> tuple[Found, dict[str, str]]:
+def losses(question: Question) -> tuple[SearchResult, dict[str, str]]:
     """The best plan, and what it loses without each dimension."""
     started = time.perf_counter()
     whole = question.best(SearchSpace())

@@ -35,7 +35,7 @@ from nest.search import compiled
 from nest.search.branch_and_bound import search_one
 from nest.search.progress import Watch
 from nest.search.query import Control, Query
-from nest.search.solution import Found
+from nest.search.solution import SearchResult
 
 MODELS = ("bert-large", "llama2-7b", "llama3-70b", "gpt3-175b", "mixtral-8x7b", "deepseek-v3")
 SECONDS = 30.0
@@ -105,7 +105,7 @@ class Asked:
 
     def best(
         self, cluster: Cluster | None = None, seconds: float = SECONDS, **bounds: Any
-    ) -> Found:
+    ) -> SearchResult:
         """The best plan within bounds, on another cluster where one is given."""
         space = SearchSpace.parse({**self.space, **bounds})
         return search_one(Query(self.chain, cluster or self.cluster, self.job, space, True),
@@ -138,7 +138,7 @@ class Asked:
             return Answer(math.inf, plan, shortage(priced))
         return Answer(priced.step_time_s / self.step, plan)
 
-    def found(self, found: Found, cluster: Cluster | None = None) -> Answer:
+    def found(self, found: SearchResult, cluster: Cluster | None = None) -> Answer:
         """The same of what a search found."""
         proven = found.lower_bound >= found.step_time
         return self.answer(found.configuration, cluster)._replace(proven=proven)

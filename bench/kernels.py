@@ -30,7 +30,7 @@ from nest.search import branch_and_bound, compiled
 from nest.search.alike import Alike
 from nest.search.problems import Problem
 from nest.search.query import Control, Query
-from nest.search.solution import Found
+from nest.search.solution import SearchResult
 from nest.search.tensors import Formulation
 
 CASES = [Case(model, "h100-spine-leaf", 1024)
@@ -126,7 +126,7 @@ def processor() -> dict[str, float]:
 class Profile(NamedTuple):
     """A search on one thread."""
 
-    found: Found
+    found: SearchResult
     seconds: float
     parts: dict[str, float]
     """Seconds of each part."""

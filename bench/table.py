@@ -24,12 +24,12 @@ from nest.evaluation.evaluate import chain_of
 from nest.search import compiled
 from nest.search.branch_and_bound import search_one
 from nest.search.query import Query
-from nest.search.solution import Found
+from nest.search.solution import SearchResult
 
 RUNS, LONG = 3, 5.0
 
 
-def ask(case: Case, faster: float = 1.0) -> Found:
+def ask(case: Case, faster: float = 1.0) -> SearchResult:
     """Search a case once."""
     model, cluster, job = case.question(faster)
     return search_one(Query(chain_of(model), cluster, job, beyond_stack=True))

@@ -17,7 +17,7 @@ from nest.evaluation.evaluate import chain_of
 from nest.search import compiled
 from nest.search.branch_and_bound import search_one
 from nest.search.query import Query
-from nest.search.solution import Found
+from nest.search.solution import SearchResult
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -29,7 +29,7 @@ def _compiled() -> None:
 def test_search(benchmark: BenchmarkFixture, case: Case) -> None:
     model, cluster, job = case.question()
     chain = chain_of(model)
-    found: Found = benchmark.pedantic(
+    found: SearchResult = benchmark.pedantic(
         search_one, (Query(chain, cluster, job),), rounds=3, warmup_rounds=1
     )
     benchmark.extra_info.update(

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from nest.search.cache import Cache
     from nest.search.progress import Follower
     from nest.search.query import Control, Query
-    from nest.search.solution import Found
+    from nest.search.solution import SearchResult
 
 MOST_BATCHES = 1000
 """Batches that one question may ask for."""
@@ -301,7 +301,9 @@ def _planned(question: Question, control: Control) -> Plan:
         better_batch=better, search=_report(query, found))
 
 
-def _no_plan(question: Question, found: Found, control: Control) -> InfeasibleError | LimitError:
+def _no_plan(
+    question: Question, found: SearchResult, control: Control
+) -> InfeasibleError | LimitError:
     """Why no plan was found."""
     watch = control.watch
     if found.lower_bound == math.inf:
@@ -321,7 +323,7 @@ def _no_plan(question: Question, found: Found, control: Control) -> InfeasibleEr
         f"{format_seconds(found.lower_bound)} per step: allow more time or bound the space")
 
 
-def _report(query: Query, found: Found) -> SearchReport:
+def _report(query: Query, found: SearchResult) -> SearchReport:
     """What the search did."""
     from nest.search.left_out import left_out
 
@@ -394,7 +396,7 @@ def _counted(batches: Iterable[int]) -> list[int]:
 
 def _searched(
     question: Question, query: Query, control: Control, warm: _Priced
-) -> tuple[Query, Found]:
+) -> tuple[Query, SearchResult]:
     """Search until the time is over; the query comes back with the best order and filling."""
     from nest.search.offloads import search
 

@@ -26,7 +26,7 @@ from nest.search.alike import Alike, pipelines
 from nest.search.branch_and_bound import search_one
 from nest.search.formulating import formulate
 from nest.search.query import Control, Query
-from nest.search.runnable import Part
+from nest.search.runnable import SpacePart
 from nest.stacks import not_runnable
 
 MODEL = {
@@ -180,7 +180,7 @@ def test_arrays_are_as_the_kernel_was_compiled_for(stack):
     where, space = cluster("4 GiB"), SearchSpace(mbs=1)
     listed = pipelines(chain, space, where.size, True)
     f = formulate(Query(chain, where, job, space),
-                  Part(job.stack.capabilities, tuple(listed)))
+                  SpacePart(job.stack.capabilities, tuple(listed)))
     for number in range(len(f.outers)):
         for array in Alike(f).arrays(number, float("inf"))[1]:
             if isinstance(array, np.ndarray):
@@ -228,7 +228,7 @@ def test_what_rules_out_layouts_rules_out_no_better_one(model, devices, batch, s
     chain = build_chain(load_model(model))
     space = SearchSpace(cp=1, tp=(2, 8), recompute_modules="core_attn")
     listed = pipelines(chain, space, where.size, True)
-    f = formulate(Query(chain, where, job, space), Part(job.stack.capabilities, tuple(listed)))
+    f = formulate(Query(chain, where, job, space), SpacePart(job.stack.capabilities, tuple(listed)))
     found, kernel = Alike(f), compiled.load(compiled.ALIKE)[0].alike
     limit = 1.1 * search_one(Query(chain, where, job, space), Control(1)).step_time
     compared = [0, 0]  # outer choices without and with a plan below the limit
@@ -259,7 +259,7 @@ def test_bounds_hold_where_layers_in_front_of_the_body_run_again_first(first):
     chain = build_chain(load_model({**MODEL, "layers": 5, "vision": tower}))
     space = SearchSpace(cp=1, tp=1, dp_in=1, outer_dp=1, pp=(2, 3), vpp=(1, 2), zero=0,
                         recompute="full", recompute_layers=first)
-    found = Alike(formulate(Query(chain, where, job, space), Part(
+    found = Alike(formulate(Query(chain, where, job, space), SpacePart(
         job.stack.capabilities, tuple(pipelines(chain, space, where.size, True)))))
     compared = 0
     for number in np.flatnonzero(found.bounds() < np.inf).tolist():

@@ -16,7 +16,7 @@ from nest.search.cache import Cache
 from nest.search.combined import COMBINED, combined
 from nest.search.formulating import formulate
 from nest.search.query import Query
-from nest.search.runnable import Part
+from nest.search.runnable import SpacePart
 from nest.search.tensors import Formulation
 
 pytestmark = pytest.mark.kernels
@@ -33,7 +33,7 @@ def split(where: Cluster, batch: Job, space: SearchSpace, limit: float) -> Formu
     rules = batch.stack.capabilities
     listed = pipelines(chain, space, where.size, True, rules)
     plain = tuple(one for one in listed if one.schedule != COMBINED)
-    f = formulate(Query(chain, where, batch, space), Part(rules, plain, tuple(listed)))
+    f = formulate(Query(chain, where, batch, space), SpacePart(rules, plain, tuple(listed)))
     return combined(f, [one for one in listed if one.schedule == COMBINED], limit, Cache())
 
 

@@ -18,7 +18,7 @@ from nest.model import build_chain
 from nest.search.formulating import formulate
 from nest.search.offloads import search
 from nest.search.query import Query
-from nest.search.runnable import Part
+from nest.search.runnable import SpacePart
 
 pytestmark = pytest.mark.kernels
 
@@ -86,7 +86,8 @@ def test_sets_that_are_priced(name: str, groups: list[str], runs: str, stack: st
     known = batch.stack.capabilities
     assert known is not None
     where, space = nest.load_cluster("dgx-h100", devices=8), SearchSpace(tp=1, cp=1, pp=1, ep=1)
-    every, some = ({*formulate(Query(chain, where, batch, space), Part(rules)).choices.policies}
+    query = Query(chain, where, batch, space)
+    every, some = ({*formulate(query, SpacePart(rules)).choices.policies}
                    for rules in (None, known))
     sets = {frozenset(m) for names in map(str.split, groups)
             for n in range(len(names) + 1) for m in combinations(names, n)

@@ -9,7 +9,7 @@ from nest.inputs import Job, SearchSpace, load_model, load_stack
 from nest.model import build_chain
 from nest.search.formulating import formulate
 from nest.search.query import Query
-from nest.search.runnable import PIPELINE, ROW, Part, Pipeline
+from nest.search.runnable import PIPELINE, ROW, Pipeline, SpacePart
 
 pytestmark = pytest.mark.kernels
 
@@ -19,7 +19,7 @@ def test_rules_about_one_pipeline_leave_all_candidates() -> None:
     stack = load_stack("megatron-core").replace(workspace=0)
     batch, chain = Job(global_batch=8, seq_len=256, stack=stack), build_chain(load_model(EXPERTS))
     f = formulate(Query(chain, cluster("4 GiB"), batch, SearchSpace(cp=1, tp=1, ep=(1, 2))),
-                  Part(stack.capabilities, (Pipeline("combined", 2, 2),)))
+                  SpacePart(stack.capabilities, (Pipeline("combined", 2, 2),)))
     rows = f.every.rows
     candidates = f.choices.candidates
     runnable = f.layouts.runnable.compared(rows, candidates.splits, candidates.pairs)

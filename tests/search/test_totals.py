@@ -15,8 +15,8 @@ from nest.search import compiled
 from nest.search.alike import MOST_CUTS, Alike, pipelines
 from nest.search.formulating import formulate
 from nest.search.query import Query
-from nest.search.runnable import Part
-from nest.search.totals import Questions
+from nest.search.runnable import SpacePart
+from nest.search.totals import OpenChoices
 
 SURE = 1.0 - 1e-9
 
@@ -27,7 +27,7 @@ def alike(stack: str, model: dict[str, Any], memory: str, **bounds: Any) -> Alik
     space = SearchSpace(**bounds, recompute_layers=f"1,{LARGEST}")
     rules = job.stack.capabilities
     listed = pipelines(chain, space, where.size, True, rules)
-    return Alike(formulate(Query(chain, where, job, space), Part(rules, tuple(listed))))
+    return Alike(formulate(Query(chain, where, job, space), SpacePart(rules, tuple(listed))))
 
 
 @pytest.mark.kernels
@@ -52,7 +52,8 @@ def test_no_plan_takes_less_than_the_floor_of_its_question(stack, model, memory,
         rows = found.formulation.listing.rows.block[found.formulation.span(number)]
         placed = shapes.legal & (shapes.pp <= found.formulation.outers[number].stride // rows.min())
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Questions, "of_pipelines", lambda *_, p=placed: np.where(p, 0.0, np.inf))
+            patch.setattr(
+                OpenChoices, "of_pipelines", lambda *_, p=placed: np.where(p, 0.0, np.inf))
             chosen, given, legal = found.arrays(number, np.inf)
         degrees = found.degrees(number)
         for code in rng.permutation(every)[:60].tolist():

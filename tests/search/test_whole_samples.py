@@ -19,7 +19,7 @@ from nest.search import formulating
 from nest.search.exchanges import Exchanges
 from nest.search.formulating import formulate
 from nest.search.query import Query
-from nest.search.runnable import Part, needs_context
+from nest.search.runnable import SpacePart, needs_context
 
 STACKS = ("megatron-core", "torchtitan", "torchtitan-eager", "deepspeed", "maxtext")
 MODELS = ("llama3-8b", "gpt3-175b", "mixtral-8x7b", "deepseek-v3", "gemma2-9b")
@@ -78,7 +78,7 @@ def test_dominance_leaves_the_same_candidates(monkeypatch: pytest.MonkeyPatch) -
 
     def listed() -> tuple[int, set[tuple[int, ...]]]:
         """How many candidates are priced, and which are left."""
-        f = formulate(Query(chain, where, job), Part(job.stack.capabilities))
+        f = formulate(Query(chain, where, job), SpacePart(job.stack.capabilities))
         rows = f.listing.rows
         assert (f.choices.candidates.splits.cp[rows.split] > 1).any()
         return len(f.every.body), {
@@ -100,7 +100,7 @@ def test_exchanges_that_are_left_out_are_dominated(
 
     def listed() -> tuple[int, set[tuple[int, ...]]]:
         """How many candidates are priced, and which are left."""
-        f = formulate(Query(chain, where, job, SearchSpace(tp=(1, 2))), Part(None))
+        f = formulate(Query(chain, where, job, SearchSpace(tp=(1, 2))), SpacePart(None))
         rows = f.listing.rows
         assert (f.choices.candidates.splits.cp[rows.split] > 1).any()
         return len(f.every.body), {

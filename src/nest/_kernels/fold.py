@@ -20,7 +20,7 @@ def walk(t, w, c, limit, slack):
 
     ``totals`` and ``order`` of ``w`` are filled, parents first. Nothing follows a signature that
     takes ``limit`` alone, or more above the least that its layers need than a plan below ``limit``
-    can spare (see ``Builder.bounds``): more layers take more of both.
+    can spare (see ``Formulation.bounds``): more layers take more of both.
     """
     totals, stack, alone = w.totals, w.stack, w.layers[0]
     reached = 0

@@ -418,7 +418,7 @@ def select(t, wanted, limit):
     Returns
     -------
     first : int64 (P, G+1), options of price p and signature g are first[p, g]..first[p, g+1].
-    degrees : int64 (O,), see ``nest.search.tensors.Builder.degrees``.
+    degrees : int64 (O,), see ``nest.search.tensors.Formulation.degrees``.
     options : OPTION (O,), see :mod:`nest.records`.
     """
     w, now, stop = work_of(t, wanted), 0, len(t.price) * len(t.shard)

@@ -32,7 +32,7 @@ from nest.search.least_memory import least_memory
 from nest.search.offloads import search
 from nest.search.progress import Watch
 from nest.search.query import Control, Query
-from nest.search.solution import Found
+from nest.search.solution import SearchResult
 from nest.search.tensors import Formulation
 
 MORE = 1.01
@@ -220,7 +220,7 @@ class _Solver:
 
     def search(
         self, cluster: Cluster, space: SearchSpace, parts: int, below: float = math.inf
-    ) -> Found:
+    ) -> SearchResult:
         """One search for plans faster than ``below``, in its parts of the remaining time."""
         left = max(self.deadline - time.perf_counter(), 0.0) * parts / max(self.parts, 1)
         self.parts -= parts

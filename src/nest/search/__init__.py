@@ -4,8 +4,8 @@ What is asked is a `query`. `formulating` turns a part of it into a formulation 
 `candidates` lists outer choices and the configurations of a stage, `exchanges` finds which ways of
 context parallelism are worth it, `starts` where blocks may start, `signatures` which stages cost
 the same, `policies` which recompute policies there are, `expert_pairs` which degrees of expert
-parallelism; `runnable` has the rules of the job's stack about `columns` of figures, the
-`wide_rules` among them, and `layouts` the cuts that they allow of each pipeline, from `cut_lists`;
+parallelism; `runnable` has the rules of the job's stack about `columns` of figures, with the
+`wide_rules`, and `layouts` the cuts that they allow of each pipeline, from `cut_lists`;
 `layer_prices` has the price of a layer under each candidate, and `distinct` says which rows of
 arrays differ. `combined` and `dualpipe` derive from it the formulations of two kinds of pipelines
 that are searched behind all others: passes that run beside each other, and two copies of the model.

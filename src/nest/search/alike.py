@@ -34,7 +34,7 @@ from nest.search.problems import Legal, Pipelines, Rings
 from nest.search.runnable import TIMES, Pipeline, larger_groups
 from nest.search.tables import Degrees, Tables
 from nest.search.tensors import Formulation
-from nest.search.totals import Questions, Shapes, Totals
+from nest.search.totals import OpenChoices, Shapes, Totals
 from nest.stacks.figures import Value
 from nest.stacks.rules import applies
 
@@ -209,8 +209,8 @@ class Alike:
         """Choices of recompute of a question; see :mod:`nest.search.totals`."""
         return self._totals.choices
 
-    def asked(self, number: int, limit: float) -> Questions:
-        """Questions under an outer choice that may take less than ``limit``."""
+    def asked(self, number: int, limit: float) -> OpenChoices:
+        """Choices under an outer choice that may take less than ``limit``."""
         return self._totals.questions(number, self._shapes(number), limit)
 
     def _shapes(self, number: int) -> Shapes:

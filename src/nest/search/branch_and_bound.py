@@ -31,8 +31,8 @@ from nest.search.formulating import formulate
 from nest.search.layer_prices import Map
 from nest.search.layouts import UNLIKE
 from nest.search.query import Control, Query
-from nest.search.runnable import Part, Pipeline
-from nest.search.solution import TIE, Effort, Found, Solution
+from nest.search.runnable import Pipeline, SpacePart
+from nest.search.solution import TIE, Effort, SearchResult, Solution
 from nest.search.tensors import Formulation
 from nest.search.threads import thread_count
 from nest.search.tree import Tree, Workers
@@ -54,7 +54,7 @@ class Phase(NamedTuple):
 
 def search_one(
     query: Query, control: Control | None = None, below: float = np.inf, any_plan: bool = False
-) -> Found:
+) -> SearchResult:
     """Best configuration of a space with one way of using the memory of hosts.
 
     Parameters
@@ -67,7 +67,7 @@ def search_one(
 
     Returns
     -------
-    Found
+    SearchResult
         ``configuration`` is None when nothing in the space fits, or was found in time.
     """
     control = control or Control()
@@ -92,7 +92,7 @@ def search_one(
                 continue
             if phase.draft is not None and incumbent is None:
                 draft = formulate(
-                    query.replace(space=phase.draft), Part(), control.cache, pool.map)
+                    query.replace(space=phase.draft), SpacePart(), control.cache, pool.map)
                 incumbent = Tree(draft, workers, part=True).first()
                 if incumbent is None:
                     tree.prune_by_memory()
@@ -111,12 +111,12 @@ def search_one(
         others_proved=proved)
 
 
-def _found(best: Solution | None, trees: list[Tree], effort: Effort) -> Found:
+def _found(best: Solution | None, trees: list[Tree], effort: Effort) -> SearchResult:
     """The best plan, and what all trees prove of it."""
     least = np.inf if best is None else best.step_time
     bound = min(tree.lower_bound() for tree in trees)
     whole, = (tree.formulation for tree in trees if not tree.part)
-    return Found(
+    return SearchResult(
         step_time=least, configuration=None if best is None else best.configuration(),
         lower_bound=least if bound * TIE >= least else bound, others=[], others_proved=True,
         effort=effort._replace(pruned=sum(len(tree.pruned(least)) for tree in trees)),
@@ -157,10 +157,10 @@ def _phases(
     parts = parts_of(query)
     base = cache(lambda part: formulate(query, part, control.cache, each_of))
 
-    def phase(part: Part) -> Phase:
+    def phase(part: SpacePart) -> Phase:
         return Phase(lambda _: base(part), whole=part is parts[-1])
 
-    def behind(part: Part, derive: Derive, combines: bool) -> list[Phase]:
+    def behind(part: SpacePart, derive: Derive, combines: bool) -> list[Phase]:
         listed = [one for one in part.later if (one.schedule == COMBINED) == combines]
         return [Phase(lambda limit: derive(base(part), listed, limit, control.cache))
                 ] if listed else []
@@ -175,7 +175,7 @@ def _phases(
     return found
 
 
-def parts_of(query: Query) -> list[Part]:
+def parts_of(query: Query) -> list[SpacePart]:
     """Parts of the space that are searched one by one; the widest comes last.
 
     Everything holds the stack's own space: what the search of unlike stages and equal chunks
@@ -195,9 +195,9 @@ def parts_of(query: Query) -> list[Part]:
     return [_part(rules, more), every] if more else [every]
 
 
-def _part(rules: Capabilities | None, listed: list[Pipeline]) -> Part:
+def _part(rules: Capabilities | None, listed: list[Pipeline]) -> SpacePart:
     """Pipelines with several copies of the model, and those whose passes run beside each other, are
     searched behind all others: then most of their candidates are pruned."""
     one = [pipeline for pipeline in listed if copies(pipeline.schedule) == 1]
     first = tuple(pipeline for pipeline in one if pipeline.schedule != COMBINED) or tuple(one)
-    return Part(rules, first, tuple(pipeline for pipeline in listed if pipeline not in {*first}))
+    return SpacePart(rules, first, tuple(one for one in listed if one not in {*first}))

@@ -20,7 +20,7 @@ from nest.inputs.space import CpComm
 from nest.model.legality import cp_problem, divisors, expert_problem, tensor_degrees, tp_problem
 from nest.search.exchanges import Exchanges
 from nest.search.query import Query
-from nest.search.starts import Places
+from nest.search.starts import BlockPlaces
 
 Ints = NDArray[np.int64]
 FORMS = get_args(CpComm)
@@ -140,7 +140,7 @@ class Candidates:
 
     Parameters
     ----------
-    alike : all stages of a pipeline are, see :class:`nest.search.starts.Places`.
+    alike : all stages of a pipeline are, see :class:`nest.search.starts.BlockPlaces`.
 
     Attributes
     ----------
@@ -156,7 +156,7 @@ class Candidates:
         self._exchanges: Exchanges | None = None
         self._open: dict[tuple[int, int], NDArray[np.bool_]] = {}
         """(S,) splits to list, by samples and dp_in."""
-        self._places: dict[tuple[int, int], Places] = {}
+        self._places: dict[tuple[int, int], BlockPlaces] = {}
 
     def _splits(self) -> Splits:
         chain, job, space, size = self.chain, self.job, self.space, self.cluster.size
@@ -293,11 +293,11 @@ class Candidates:
         ep, etp = np.array(found, dtype=np.int64).reshape(-1, 2).T
         return Pairs(ep, etp)
 
-    def places(self, outer: Outer) -> Places:
+    def places(self, outer: Outer) -> BlockPlaces:
         """Places of blocks under an outer choice."""
         key = outer.outer_dp, outer.stride
         if key not in self._places:
-            self._places[key] = Places(*key, self.fabric, self.shapes, self._alike)
+            self._places[key] = BlockPlaces(*key, self.fabric, self.shapes, self._alike)
         return self._places[key]
 
     def shapes(self, block: int) -> GroupShapes:

@@ -29,10 +29,10 @@ from nest.search.exchanges import Exchanges
 from nest.search.expert_pairs import useful_pairs
 from nest.search.layer_prices import LayerPrices, Map
 from nest.search.layouts import Layouts
-from nest.search.lower_bounds import LowerBounds, Prices
+from nest.search.lower_bounds import FramePrices, LowerBounds
 from nest.search.policies import policies_of, runnable_policies
 from nest.search.query import Query
-from nest.search.runnable import Part, Pipeline, Runnable, needs_context, runnable_splits
+from nest.search.runnable import Pipeline, Runnable, SpacePart, needs_context, runnable_splits
 from nest.search.signatures import Signatures, signatures
 from nest.search.tables import Blocks
 from nest.search.tensors import Choices, Formulation
@@ -67,7 +67,7 @@ class Frame:
 
 
 def formulate(
-    query: Query, part: Part = Part(), cache: Cache | None = None, each_of: Map = map  # noqa: B008
+    query: Query, part: SpacePart = SpacePart(), cache: Cache | None = None, each_of: Map = map  # noqa: B008
 ) -> Formulation:
     """A part of what a query asks for as arrays.
 
@@ -100,7 +100,7 @@ def signatures_of(query: Query, cache: Cache) -> Signatures:
 
 
 def enumerated(
-    query: Query, part: Part, cache: Cache, fabric: Fabric, rates: Sequence[StageSetting]
+    query: Query, part: SpacePart, cache: Cache, fabric: Fabric, rates: Sequence[StageSetting]
 ) -> Choices:
     """Step 1: degrees on blocks, recompute policies and ways of ZeRO."""
     rules, space = part.rules, query.space
@@ -126,7 +126,7 @@ def _lasts(candidates: Candidates, cache: Cache) -> bool:
     return cache.most > 0 and not candidates.fabric.by_links and candidates.chain.experts is None
 
 
-def _key(name: str, choices: Choices, part: Part, *more: Hashable) -> Hashable:
+def _key(name: str, choices: Choices, part: SpacePart, *more: Hashable) -> Hashable:
     """What follows from the chain, the job, the space and the pipelines, and ``more``."""
     query = choices.query
     return (name, Identity(query.chain), Identity(choices.signatures), query.job, query.space,
@@ -136,7 +136,7 @@ def _key(name: str, choices: Choices, part: Part, *more: Hashable) -> Hashable:
 # ------------------------------------------------------------ apply rules
 
 
-def layouts_of(choices: Choices, part: Part, cache: Cache) -> Layouts:
+def layouts_of(choices: Choices, part: SpacePart, cache: Cache) -> Layouts:
     """Step 2: cuts of the pipelines that the rules allow; they follow from no price."""
     query, known, longest = choices.query, choices.signatures, choices.signatures.longest
     mixed = bool(query.cluster.types)
@@ -148,7 +148,7 @@ def layouts_of(choices: Choices, part: Part, cache: Cache) -> Layouts:
         part.own, lists, longest + 1))
 
 
-def _frame(choices: Choices, part: Part, runnable: Runnable, cache: Cache) -> Frame:
+def _frame(choices: Choices, part: SpacePart, runnable: Runnable, cache: Cache) -> Frame:
     """The same of candidates."""
     candidates, cluster = choices.candidates, choices.query.cluster
 
@@ -162,7 +162,7 @@ def _frame(choices: Choices, part: Part, runnable: Runnable, cache: Cache) -> Fr
                          candidates.choice), lasting)
 
 
-def _framed(choices: Choices, part: Part, runnable: Runnable) -> Frame:
+def _framed(choices: Choices, part: SpacePart, runnable: Runnable) -> Frame:
     candidates, found, rows = choices.candidates, list[Outer](), list[Rows]()
     known: dict[int, dict[int, Bools]] = {}
     for outer in outers(choices.query):
@@ -183,7 +183,7 @@ def _framed(choices: Choices, part: Part, runnable: Runnable) -> Frame:
 
 
 def useful_under(
-    choices: Choices, part: Part, runnable: Runnable, micro_batch: int
+    choices: Choices, part: SpacePart, runnable: Runnable, micro_batch: int
 ) -> dict[int, Bools]:
     """Expert pairs worth trying, by block."""
     compare = not (
@@ -203,7 +203,7 @@ def _in_parts(schedules: set[str]) -> bool:
 
 
 def priced(
-    choices: Choices, part: Part, layouts: Layouts, frame: Frame, rates: Sequence[StageSetting],
+    choices: Choices, part: SpacePart, layouts: Layouts, frame: Frame, rates: Sequence[StageSetting],
     each_of: Map,
 ) -> Formulation:
     """Step 3: prices of all layers under all candidates."""
@@ -216,7 +216,7 @@ def priced(
         _in_parts(part.schedules), each_of)
     known = None
     if frame.lower is not None and part.own:
-        known = frame.lower.begin(Prices(
+        known = frame.lower.begin(FramePrices(
             body, state, prices.ahead, prices.back, prices.state, prices.apart,
             np.stack(candidates.fabric.rates), prices.limit))
     tp, sp, cp = (column[rows.split] for column in candidates.splits[:3])

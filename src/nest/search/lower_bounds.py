@@ -23,7 +23,7 @@ MOST = 4
 """Questions of one frame whose bounds are kept (chosen)."""
 
 
-class Prices(NamedTuple):
+class FramePrices(NamedTuple):
     """All that a search is told of a cluster, a job and a chain whose frame is known."""
 
     body: Ints
@@ -40,7 +40,7 @@ class Prices(NamedTuple):
     limit: float
     """Bytes of a device."""
 
-    def no_lower_than(self, other: Prices) -> bool:
+    def no_lower_than(self, other: FramePrices) -> bool:
         """Whether no plan is faster, or fits sooner, than with the other prices."""
         return (
             self.limit <= other.limit and bool((self.links >= other.links).all())
@@ -55,7 +55,7 @@ class Prices(NamedTuple):
             and np.array_equal(self.apart, other.apart))
 
 
-class Known(NamedTuple):
+class KnownBounds(NamedTuple):
     """What is known of the outer choices of a question, which its search adds to."""
 
     seconds: Floats
@@ -76,13 +76,13 @@ class LowerBounds:
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._known: list[tuple[Prices, Known]] = []
+        self._known: list[tuple[FramePrices, KnownBounds]] = []
         self.asked = 0
         """Questions, up to those that are kept."""
 
-    def begin(self, prices: Prices) -> Known:
+    def begin(self, prices: FramePrices) -> KnownBounds:
         """What is known at the start of a question."""
-        found = Known(np.zeros(self._count), np.zeros(self._count, dtype=np.bool_),
+        found = KnownBounds(np.zeros(self._count), np.zeros(self._count, dtype=np.bool_),
                       bool(self._known))
         for before, known in self._known:
             found.tight[:] |= known.tight

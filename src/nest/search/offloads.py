@@ -12,12 +12,12 @@ from nest.inputs.job import Job
 from nest.inputs.offload import Offload
 from nest.search.branch_and_bound import search_one
 from nest.search.query import Control, Query
-from nest.search.solution import Found, distinct
+from nest.search.solution import SearchResult, distinct
 
 
 def search(
     query: Query, control: Control | None = None, below: float = np.inf, any_plan: bool = False
-) -> Found:
+) -> SearchResult:
     """Best configuration over all ways of ``space.offload``.
 
     Each way is searched (:func:`nest.search.branch_and_bound.search_one`) for plans below the best
@@ -29,7 +29,7 @@ def search(
     control.watch.begin()
     if space.offload == ("none",):
         return search_one(query, control, below, any_plan)
-    found = list[Found]()
+    found = list[SearchResult]()
     for text in space.offload:
         # Of several plans, the next best of a way may be among the next best of all.
         limit = min([below, *(way.step_time for way in found if top == 1)])
@@ -66,7 +66,7 @@ def _fills_host(query: Query, plan: Configuration) -> bool:
         for number, stage in enumerate(plan.stages))
 
 
-def _ranked(found: list[Found], job: Job) -> list[tuple[float, Configuration]]:
+def _ranked(found: list[SearchResult], job: Job) -> list[tuple[float, Configuration]]:
     """The best of each distinct plan of all ways."""
     least: dict[Any, tuple[float, Configuration]] = {}
     every = [pair for way in found for pair in ((way.step_time, way.configuration), *way.others)]

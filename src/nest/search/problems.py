@@ -137,7 +137,7 @@ class Pipelines(NamedTuple):
     least_seen: NDArray[np.int16]
     """(runs, 3, 5, T) the least of each run."""
     asked: Ints
-    """(n,) codes of :class:`nest.search.totals.Questions`."""
+    """(n,) codes of :class:`nest.search.totals.OpenChoices`."""
     floor: Floats
     """(n,) no plan takes less."""
     apart: Any

@@ -80,7 +80,7 @@ class Pipeline(NamedTuple):
     """Or they are so many, if the space names them."""
 
 
-class Part(NamedTuple):
+class SpacePart(NamedTuple):
     """A part of the space that is searched as one."""
 
     rules: Capabilities | None = None
@@ -116,7 +116,7 @@ class Runnable:
     """
 
     def __init__(
-        self, query: Query, part: Part, zeros: Sequence[tuple[int, int]],
+        self, query: Query, part: SpacePart, zeros: Sequence[tuple[int, int]],
         policies: Sequence[int], longest: int,
     ) -> None:
         known, pipelines, chain = part.rules, part.pipelines, query.chain

@@ -110,7 +110,7 @@ class Effort(NamedTuple):
                                 for name in self._fields if name != "threads"})
 
 
-class Found(NamedTuple):
+class SearchResult(NamedTuple):
     """The result and the effort of a search."""
 
     step_time: float
@@ -131,7 +131,7 @@ class Found(NamedTuple):
         """Whether no plan of the space takes less."""
         return self.lower_bound >= self.step_time
 
-    def after(self, other: Found) -> Found:
+    def after(self, other: SearchResult) -> SearchResult:
         """The same, with the bound and the work of a search of another part of the space."""
         return self._replace(lower_bound=min(self.lower_bound, other.lower_bound),
                              effort=self.effort.with_more(other.effort))

@@ -14,7 +14,7 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
-class Places:
+class BlockPlaces:
     """Starts of blocks under one distance between super-pipelines; the same in each of them.
 
     Parameters

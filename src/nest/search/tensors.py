@@ -25,10 +25,10 @@ from nest.records import AHEAD, BACK, STATE, rows_of
 from nest.search.candidates import Candidates, Listing, Outer
 from nest.search.layer_prices import LayerPrices
 from nest.search.layouts import Layouts
-from nest.search.lower_bounds import Known
+from nest.search.lower_bounds import KnownBounds
 from nest.search.problems import Problem, Spans
 from nest.search.query import Query
-from nest.search.runnable import Part, Runnable
+from nest.search.runnable import Runnable, SpacePart
 from nest.search.signatures import Signatures
 from nest.search.tables import Tables
 
@@ -110,7 +110,7 @@ class Formulation:
     """
 
     query: Query
-    part: Part
+    part: SpacePart
     choices: Choices
     layouts: Layouts
     """Cuts of the pipelines of the part."""
@@ -125,7 +125,7 @@ class Formulation:
     prices: LayerPrices
     limit: float
     """Bytes of a device that a plan may use."""
-    known: Known | None = None
+    known: KnownBounds | None = None
     """Lower bounds of similar questions; None: none is kept."""
     copies: int = 1
     """Of the model, that the stages of a pipeline hold together; ``prices.state`` is of one."""

@@ -40,7 +40,7 @@ class Shapes(NamedTuple):
     legal: Bools
 
 
-class Questions(NamedTuple):
+class OpenChoices(NamedTuple):
     """Degrees, way of ZeRO and recompute that some pipeline may have under an outer choice, n of
     them, in ascending order of their codes."""
 
@@ -154,14 +154,14 @@ class Totals:
             deepest=deepest, copies=f.copies, micro_batches=outer.micro_batches,
             limit_bytes=max(f.limit, 1.0))
 
-    def questions(self, number: int, shapes: Shapes, limit: float = math.inf) -> Questions:
+    def questions(self, number: int, shapes: Shapes, limit: float = math.inf) -> OpenChoices:
         """What some pipeline may have that takes less than ``limit`` seconds."""
         sums = self._sums(number, shapes)
         most = len(sums.body) * sums.way_policy.size
         code, (stages, figures) = np.empty(most, np.int64), (
             np.empty((most, 2), np.int64), np.empty((most, 3)))
         count, _ = self._ask(sums, limit, code, figures, stages)
-        return Questions(code[:count].copy(), *figures[:count].T.copy(), *stages[:count].T.copy())
+        return OpenChoices(code[:count].copy(), *figures[:count].T.copy(), *stages[:count].T.copy())
 
     def least(self, number: int, shapes: Shapes) -> float:
         """Least seconds that some pipeline may take; inf: there is none."""

@@ -30,7 +30,7 @@ from nest.costs.network.placement import tile_of
 from nest.inputs import Cluster
 from nest.network import degrade, parse_generator, without
 from nest.network.network import load_network
-from nest.search.starts import Places
+from nest.search.starts import BlockPlaces
 
 B, L = 10e9, 1e-6
 SMALL, MIDDLE, LARGE = 1e2, 1e6, 1e10
@@ -418,7 +418,8 @@ def test_alike_stages_start_at_multiples_of_their_block() -> None:
     def shapes(block: int) -> GroupShapes:
         return ((1, 4, False),), (block,)
 
-    every, some = (Places(1, 28, Fabric(cluster), shapes, alike=alike) for alike in (False, True))
+    every, some = (BlockPlaces(1, 28, Fabric(cluster), shapes, alike=alike)
+                   for alike in (False, True))
     assert np.flatnonzero(every.allowed(8)).tolist() == [0, 4, 8, 12, 16, 20]
     assert np.flatnonzero(some.allowed(8)).tolist() == [0, 8, 16]
     assert np.flatnonzero(some.allowed(4)).tolist() == [*range(0, 28, 4)]

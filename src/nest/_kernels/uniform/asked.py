@@ -48,7 +48,7 @@ def _ask(s, limit, code, figures, stages):
     ----------
     s : ``nest.search.problems.Sums``.
     code, figures, stages : int64 (n,), float64 (n, 3), int64 (n, 2) fields of
-        :class:`nest.search.totals.Questions`: ``floor``, ``seconds`` and ``less``; ``least`` and
+        :class:`nest.search.totals.OpenChoices`: ``floor``, ``seconds`` and ``less``; ``least`` and
         ``most``.
     """
     count, lowest, ways, choices = 0, limit, s.row_way.shape[1], len(s.fast)

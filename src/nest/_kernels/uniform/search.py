@@ -26,7 +26,7 @@ def alike(t, q, a, legal, limit, spread):
     Returns
     -------
     best : float64 (Q,) step seconds; inf where nothing was found.
-    option : int64 (Q,), see ``nest.search.tensors.Builder.degrees``.
+    option : int64 (Q,), see ``nest.search.tensors.Formulation.degrees``.
     cuts : int64 (Q, most chunks + 1) first layer of each chunk, in the order of the layers, and
         their number.
     priced : number of plans that were priced.
