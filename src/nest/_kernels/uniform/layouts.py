@@ -143,11 +143,11 @@ def _see(t, w, way, v, times, layers, some):
 
 
 @inlined
-def _ruled_out(t, a, w, k, s, layers, extra, final, top):
-    """Whether stage s of pipeline k needs too much, or takes ``top`` with the seconds ``extra`` a
-    micro-batch; ``final``: what the stage itself holds and has run is known."""
-    pipe, body, some = a.pipe[k], w.body[0], w.now[0].first
-    way = way_of(pipe, t.micro_batches)
+def _ruled_out(t, a, w, way, s, layers, extra, final, top):
+    """Whether stage s needs too much, or takes ``top`` with the seconds ``extra`` a micro-batch;
+    ``final``: what the stage itself holds and has run is known."""
+    k, body, some = w.now[0].pipeline, w.body[0], w.now[0].first
+    pipe = a.pipe[k]
     begin = body.begin if way.looped else 0.0  # before the first pass of all
     seen = _see(t, w, way, pipe.vpp, w.forwards[k, s], layers, some)
     bound = stage_bound(w, pipe, way, s, seen.sums, len(a.order), begin, ends_of(
@@ -177,7 +177,8 @@ def next_layout(t, q, a, w, k, number, top):
     stage is the same, from the least of each sum.
     """
     pipe, body, now, last = a.pipe[k], w.body[0], w.now[0], a.pipe[k].last
-    m, ends = t.micro_batches // copies_of(pipe.schedule), ends_of(pipe.schedule, body)
+    way, ends = way_of(pipe, t.micro_batches), ends_of(pipe.schedule, body)
+    m = way.micro_batches
     each = body.seconds - (body.hidden if together_of(pipe.schedule) else 0.0)
     before = w.answer[k].run + 1 - a.run[pipe.first]
     x, run = 0, a.run[number] if number < last else -1
@@ -210,7 +211,7 @@ def next_layout(t, q, a, w, k, number, top):
                 look_at(w, at, False)
         s = a.heaviest[number] if x == 0 else 0 if x == 1 else pipe.pp - 1
         layers = a.least_seen[run, x] if block else a.seen[number, x]
-        if _ruled_out(t, a, w, k, s, layers, extra, x == 0 or not block, top):
+        if _ruled_out(t, a, w, way, s, layers, extra, x == 0 or not block, top):
             number = a.until[run] if block else number + 1
             block, x = number == a.until[run], 0
         elif x + 1 < a.seen.shape[1]:

@@ -57,7 +57,7 @@ def try_all(t, q, a, legal, w, limit, spread):
     for k in range(len(a.pipe)):
         some |= a.pipe[k].free
     for first in range(1 if some and not spread else 0, -1, -1):
-        w.now[0].guess, stop = below, 0
+        w.now[0].guess, stop = below, np.int64(0)  # no constant, see ``_answer``
         while stop < len(a.asked):
             begin, row = stop, a.asked[stop] // choices
             while stop < len(a.asked) and a.asked[stop] // choices == row:
