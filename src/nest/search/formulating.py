@@ -203,7 +203,8 @@ def _in_parts(schedules: set[str]) -> bool:
 
 
 def priced(
-    choices: Choices, part: SpacePart, layouts: Layouts, frame: Frame, rates: Sequence[StageSetting],
+    choices: Choices, part: SpacePart, layouts: Layouts, frame: Frame,
+    rates: Sequence[StageSetting],
     each_of: Map,
 ) -> Formulation:
     """Step 3: prices of all layers under all candidates."""
