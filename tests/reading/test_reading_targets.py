@@ -13,6 +13,7 @@ from command_line import run
 
 import nest
 from nest.errors import InputError
+from nest.evaluation.even import even_configuration
 from nest.exports.launchers import LAUNCHERS
 from nest.exports.torchtitan import TOKENS
 from nest.inputs import load_configuration, load_job
@@ -90,6 +91,29 @@ def test_kept_plans_are_read_back(name: str, tmp_path: Path) -> None:
     priced = nest.evaluate(found.model, cluster, found.job, found.configuration)
     assert priced.step_time_s == golden.plan.step_time_s
     assert priced.configuration.offload == golden.plan.configuration.offload
+
+
+@pytest.mark.parametrize("zero", [0, 1])
+@pytest.mark.parametrize("layout", ["Ett|t||t||t|t|tL", "Et|t|t||t|t|t||L", "Et|||||t|ttttt|L"])
+@pytest.mark.parametrize("stack", ["megatron-core", "megatron-bridge"])
+def test_chunks_without_layers_are_read_back(
+    stack: str, layout: str, zero: int, tmp_path: Path
+) -> None:
+    model = nest.Model.parse({
+        "name": "m", "layers": layout.count("t"), "hidden": 512, "heads": 8, "ffn": 1024,
+        "vocab": 1280, "gated": True, "norm": "rmsnorm", "bias": False, "tied_embeddings": True})
+    cluster, job = nest.load_cluster("dgx-h100", devices=8), nest.Job(
+        global_batch=16, seq_len=256, stack=stack)
+    way = even_configuration(model, cluster, job, pp=4, tp=2, layout=layout, zero=zero,
+                             recompute="full")
+    plan = nest.evaluate(model, cluster, job, way)
+    assert plan.runnable and str(plan.layout).count("||"), plan.not_runnable
+    files = nest.export(plan, stack.removesuffix("-core"))
+    given = {"model": model} if stack == "megatron-bridge" else {}
+    found = nest.read(written(tmp_path / "one", files), **given)
+    assert found.configuration == way and found.model == model
+    assert nest.evaluate(
+        found.model, cluster, found.job, found.configuration).step_time_s == plan.step_time_s
 
 
 @pytest.mark.parametrize("degrees", [

@@ -9,7 +9,8 @@ from oracle_stack import solve
 from test_alike import EXPERTS, MODEL, cluster
 
 import nest
-from nest.inputs import Job, Model, SearchSpace
+from nest.inputs import Job, Model, SearchSpace, load_stack
+from nest.inputs.capabilities import Rule
 from nest.model import build_chain
 from nest.model.layout_text import layout_cuts
 from nest.model.schedules import chunks_at
@@ -80,3 +81,23 @@ def test_a_stack_without_empty_chunks_has_none() -> None:
     assert any("needs parameters" in one.sentence for one in priced.not_runnable)
     with pytest.raises(nest.InfeasibleError):
         nest.plan(model, where, job("torchtitan"), space, threads=1)
+
+
+@pytest.mark.kernels(uncompiled=True)
+@pytest.mark.parametrize(("layers", "allowed"), [(5, "2.."), (5, "1.."), (6, "1")])
+def test_rules_about_how_many_chunks_are_empty(layers: int, allowed: str) -> None:
+    """Without one, without two, or with none: pipelines of one chunk a stage have none, and those
+    of as many chunks as leave some empty are searched whichever numbers a rule allows."""
+    rules = load_stack("megatron-core").capabilities
+    assert rules is not None
+    rule = Rule.parse({"fields": "empty_chunks", "allowed": allowed, "sentence": "own",
+                       "source": "own"}, "rule")
+    own = job("megatron-core")
+    own = own.replace(stack=own.stack.replace(
+        capabilities=rules.replace(name="", rules={**rules.rules, "own": rule})))
+    model, where = Model.parse({**FIVE, "layers": layers}), cluster("4 GiB")
+    space = SearchSpace(**SPACE, pp=(2, 4), vpp=(1, 2))
+    best = solve(build_chain(model), where, own, space, 10**5)
+    found = nest.plan(model, where, own, space, threads=1)
+    assert found.step_time_s == pytest.approx(best.seconds, rel=1e-9)
+    assert found.optimal and found.runnable and empty(found) > 0

@@ -199,6 +199,16 @@ def test_megatron_trains_what_was_priced() -> None:
         assert (answer["vpp"], answer["micro_batches"]) == (case.vpp, case.micro_batches)
 
 
+def test_megatron_takes_chunks_without_layers() -> None:
+    """Empty entries of the layout: in the middle, in front of the head, and several in a row."""
+    found = [(case, answer) for case, answer in taken("megatron")
+             if any(not text for texts in case.chunks for text in texts)]
+    assert len(found) > CASES // 30, len(found)
+    for case, answer in found:
+        assert case.plan and "||" in str(case.plan.layout), case.layout
+        assert not answer["refused"] and answer["chunks"] == case.chunks
+
+
 def test_torchtitan_trains_what_was_priced() -> None:
     seen = set()
     policies = {"none": None, "full": "FullAC", "selective": "SelectiveAC"}

@@ -122,7 +122,8 @@ def _stages_allowed(rules: Capabilities | None) -> Callable[[str, int], bool]:
 def _may_be_empty(rules: Capabilities | None) -> bool:
     """Whether a stack with these rules may have chunks without layers."""
     return rules is None or all(
-        rule.when or "empty_chunks" not in rule.fields or rule.allowed is None or 1 in rule.allowed
+        rule.when or "empty_chunks" not in rule.fields or rule.allowed is None
+        or rule.allowed.largest > 0
         for rule in rules.rules.values())
 
 

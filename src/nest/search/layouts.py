@@ -110,7 +110,8 @@ class Layouts:
             return
         chain, pipeline = self.chain, self.listed[k]
         rules = self.runnable.about_cuts(pipeline)
-        listed = self.runnable.lists(pipeline)
+        listed = self.runnable.lists(pipeline) or not all(
+            0 in allowed for allowed in rules["empty_chunks"])  # where it is cut freely, none is
         if is_free(rules) and pipeline.schedule in UNLIKE and not listed:
             cut = np.ones(len(chain) + 1, dtype=np.bool_)
             for name, held in self._lists.held.items():
