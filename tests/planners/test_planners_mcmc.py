@@ -271,6 +271,24 @@ def test_every_dimension_is_reached():
     assert {name for name, values in found.items() if len(values) < 2} == set()
 
 
+def test_every_module_that_layers_have_is_recomputed():
+    model = small(4, moe={"experts": 4, "top_k": 2, "ffn": 64, "shared_ffn": 64, "every": 2})
+    cluster, job, rng = cluster_with((2,)), job_of(4), random.Random(1)
+    named = ("core_attn+mlp", "norm", "moe")
+    for space, sets in ((nest.SearchSpace(recompute="selective"), None),
+                        (nest.SearchSpace(recompute="selective", recompute_modules=named), named)):
+        moves, seen = moves_of(model, cluster, job, space), set()
+        way = even_configuration(model, cluster, job, recompute="selective",
+                                 recompute_modules=("norm",))
+        for _ in range(1500):
+            way = moves.propose(rng, way) or way
+            seen |= {"+".join(stage.recompute_modules) for stage in way.stages}
+        found = {module for modules in seen for module in modules.split("+")}
+        assert found == ({"core_attn", "mlp", "norm", "moe"} if sets else {
+            "core_attn", "norm", "mlp_act", "moe", "mlp", "shared_experts"})
+        assert sets is None or seen == {*sets}
+
+
 # ---------------------------------------------------------------- the planner
 
 

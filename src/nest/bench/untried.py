@@ -10,7 +10,6 @@ from nest.model.layouts import family
 from nest.model.schedules import position
 from nest.search.cut_lists import LONGEST
 from nest.search.layouts import UNLIKE
-from nest.search.policies import is_tried
 
 
 def untried(
@@ -29,7 +28,8 @@ def untried(
     if way.group not in (None, way.pp):
         return f"group {way.group}"
     for stage in way.stages:
-        if space.recompute_modules is None and not is_tried(chain, stage.recompute_modules):
+        if (space.recompute_modules is None and stage.recompute == "selective"
+                and stage.recompute_modules not in chain.module_sets):
             return f"recompute of {', '.join(stage.recompute_modules)} together"
     if way.schedule not in UNLIKE and len(way.stages) * way.vpp > 1 and not _listed(
             chain, way, instance.beyond_stack and not runnable):

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import combinations
 
 from nest.errors import LimitError
 from nest.inputs.job import Job
@@ -112,6 +113,17 @@ class Chain:
         if "mla_up_proj" not in every:
             return (every,)
         return self.modules, tuple(name for name in LATENT_MODULES if name in every)
+
+    @cached_property
+    def module_sets(self) -> tuple[tuple[str, ...], ...]:
+        """Sets of modules that a search tries, if the space names none.
+
+        Recompute of ``moe`` includes shared experts: naming them too changes nothing.
+        """
+        return tuple(dict.fromkeys(
+            modules for every in self.module_groups for count in range(1, len(every) + 1)
+            for modules in combinations(every, count)
+            if not {"moe", "shared_experts"} <= {*modules}))
 
     @property
     def experts(self) -> MoE | None:

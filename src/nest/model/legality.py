@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import combinations
 
 from nest.inputs.cluster import Cluster
 from nest.inputs.configuration import Configuration, StageConfiguration
@@ -32,6 +33,17 @@ def tensor_degrees(chain: Chain, most: int) -> tuple[int, ...]:
         return (1,) if most else ()
     found = divisors(math.gcd(*widths)) if chain.profile is None else chain.profile.degrees
     return tuple(tp for tp in found if tp <= most)
+
+
+def module_sets(chain: Chain, space: SearchSpace) -> tuple[tuple[str, ...], ...]:
+    """Sets of modules of selective recompute: those that a space names and the model has, else
+    those that a search tries."""
+    if space.recompute_modules is None:
+        return chain.module_sets
+    every = (*chain.modules, *chain.further_modules)
+    return tuple(names for count in range(1, len(every) + 1)
+                 for names in combinations(every, count)
+                 if space.allows("recompute_modules", "+".join(names)))
 
 
 def tp_problem(chain: Chain, job: Job, tp: int, sp: bool, cp: int = 1) -> str | None:

@@ -194,7 +194,7 @@ class Layer:
 
     @cached_property
     def further_modules(self) -> tuple[str, ...]:
-        """The same of those that a search does not try unless they are named."""
+        """The same of the further ones."""
         return self._named(FURTHER_MODULES)
 
     def _named(self, names: tuple[str, ...]) -> tuple[str, ...]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from itertools import combinations
-
 from nest.costs.choices import FULL, policy
 from nest.inputs.capabilities import Capabilities
 from nest.inputs.space import MODULES, SearchSpace
 from nest.model import Chain
+from nest.model.legality import module_sets
 from nest.search.query import Query
 from nest.stacks.figures import model_figures, offload_figures
 from nest.stacks.rules import applies, wrong
@@ -18,25 +16,10 @@ def policies_of(chain: Chain, space: SearchSpace) -> list[int]:
     """Recompute policies of a space, full last; none is always first, if only to compare with."""
     found = [0]
     if space.allows("recompute", "selective"):
-        named = space.recompute_modules is not None
-        groups = ((*chain.modules, *chain.further_modules),) if named else chain.module_groups
-        found += dict.fromkeys(
-            policy("selective", modules) for every in groups for count in range(1, len(every) + 1)
-            for modules in combinations(every, count)
-            if (space.allows("recompute_modules", "+".join(modules)) if named
-                else is_tried(chain, modules)))
+        found += dict.fromkeys(policy("selective", names) for names in module_sets(chain, space))
     if space.allows("recompute", "full"):
         found.append(FULL)
     return found if len(found) > 1 or space.allows("recompute", "none") else []
-
-
-def is_tried(chain: Chain, modules: Collection[str]) -> bool:
-    """Whether a search tries a set of modules that the space does not name.
-
-    Recompute of ``moe`` includes shared experts: naming them too changes nothing.
-    """
-    return not {"moe", "shared_experts"} <= {*modules} and any(
-        {*modules} <= {*group} for group in chain.module_groups)
 
 
 def runnable_policies(found: list[int], rules: Capabilities, query: Query) -> list[int]:

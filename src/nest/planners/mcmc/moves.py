@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from itertools import combinations, permutations
+from itertools import permutations
 from typing import Any
 
 from nest.evaluation.even import even_configuration
@@ -24,7 +24,7 @@ from nest.inputs.configuration import Configuration, StageConfiguration
 from nest.inputs.job import Job
 from nest.inputs.space import PLAIN, SearchSpace
 from nest.model import Chain
-from nest.model.legality import divisors, interleaved_chunks
+from nest.model.legality import divisors, interleaved_chunks, module_sets
 from nest.planners.membership import outside
 from nest.planners.prices import PlannerPrices, degrees_of
 
@@ -54,6 +54,7 @@ class Proposals:
         forms += [("a2a+p2p", inner) for inner in divisors(cluster.size) if inner > 1]
         self.forms = [(name, inner) for name, inner in forms if space.allows("cp_comm", name)
                       and (inner == 1 or space.allows("cp_a2a", inner))] or forms[:1]
+        self.module_sets = module_sets(chain, space)
         moe = chain.experts
         self.pairs = [] if moe is None else [
             (ep, etp) for ep in divisors(moe.experts) for etp in divisors(moe.ffn)
@@ -334,11 +335,9 @@ class Proposals:
     def _recompute(self, rng: random.Random, plan: Configuration) -> Configuration | None:
         """Another recompute policy: none, modules, everything, or the first layers."""
         shortest = min(stage.layers[1] - stage.layers[0] for stage in plan.stages)
-        names = self.chain.modules
         policies: list[tuple[str, tuple[str, ...], int | None]] = [
             ("none", (), None), ("full", (), None)]
-        policies += [("selective", modules, None) for count in range(1, len(names) + 1)
-                     for modules in combinations(names, count)]
+        policies += [("selective", modules, None) for modules in self.module_sets]
         policies += [("full", (), layers) for layers in range(1, shortest)]
         recompute, modules, layers = rng.choice(policies)
         return self._replaced(rng, plan, {"recompute": recompute, "recompute_modules": modules,
