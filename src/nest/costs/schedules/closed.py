@@ -16,6 +16,10 @@ from nest.forms.chunk import ChunkCosts
 class Closed:
     """1F1B (:mod:`nest.forms.one_f_one_b`), or GPipe (:mod:`nest.forms.gpipe`).
 
+    A single stage runs the same passes under both, in another order. With ZeRO-3 alone that takes
+    another time: what is gathered in front of a pass hides beside the pass before it, and in front
+    of a forward behind a backward, as 1F1B has them, gradients are still being scattered.
+
     The parameters that only a :class:`nest.costs.schedules.path.Path` needs are ignored.
     """
 
