@@ -83,21 +83,33 @@ def test_a_stack_without_empty_chunks_has_none() -> None:
         nest.plan(model, where, job("torchtitan"), space, threads=1)
 
 
+def ruled(allowed: str) -> Job:
+    """A job whose stack has a rule of how many chunks are empty."""
+    rules = load_stack("megatron-core").capabilities
+    assert rules is not None
+    rule = Rule.parse({"fields": "empty_chunks", "allowed": allowed, "sentence": "own",
+                       "source": "own"}, "rule")
+    plain = job("megatron-core")
+    return plain.replace(stack=plain.stack.replace(
+        capabilities=rules.replace(name="", rules={**rules.rules, "own": rule})))
+
+
 @pytest.mark.kernels(uncompiled=True)
 @pytest.mark.parametrize(("layers", "allowed"), [(5, "2.."), (5, "1.."), (6, "1")])
 def test_rules_about_how_many_chunks_are_empty(layers: int, allowed: str) -> None:
     """Without one, without two, or with none: pipelines of one chunk a stage have none, and those
     of as many chunks as leave some empty are searched whichever numbers a rule allows."""
-    rules = load_stack("megatron-core").capabilities
-    assert rules is not None
-    rule = Rule.parse({"fields": "empty_chunks", "allowed": allowed, "sentence": "own",
-                       "source": "own"}, "rule")
-    own = job("megatron-core")
-    own = own.replace(stack=own.stack.replace(
-        capabilities=rules.replace(name="", rules={**rules.rules, "own": rule})))
+    own = ruled(allowed)
     model, where = Model.parse({**FIVE, "layers": layers}), cluster("4 GiB")
     space = SearchSpace(**SPACE, pp=(2, 4), vpp=(1, 2))
     best = solve(build_chain(model), where, own, space, 10**5)
     found = nest.plan(model, where, own, space, threads=1)
     assert found.step_time_s == pytest.approx(best.seconds, rel=1e-9)
     assert found.optimal and found.runnable and empty(found) > 0
+
+
+@pytest.mark.kernels(uncompiled=True)
+def test_stages_of_one_chunk_are_never_empty() -> None:
+    model, where = Model.parse({**FIVE, "layers": 2}), cluster("4 GiB")
+    with pytest.raises(nest.InfeasibleError):
+        nest.plan(model, where, ruled("1.."), SearchSpace(**SPACE, pp=4, vpp=1), threads=1)

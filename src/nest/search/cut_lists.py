@@ -94,7 +94,9 @@ class CutLists:
         legal = {name: [count for count in range(1, len(held) + 1)
                         if all(count in allowed for allowed in rules[name])]
                  for name, held in self.held.items()}
-        legal["empty_chunks"] = [count for count in range(pipeline.pp * pipeline.vpp)
+        # Stages of 1F1B and GPipe are never empty, as where they are cut freely.
+        most = 1 if pipeline.schedule in ("1f1b", "gpipe") else pipeline.pp * pipeline.vpp
+        legal["empty_chunks"] = [count for count in range(most)
                                  if all(count in allowed for allowed in rules["empty_chunks"])]
         key = placement(pipeline.schedule), pipeline.pp, pipeline.vpp, own, repr((forms, legal))
         found = self._known.get(key)
