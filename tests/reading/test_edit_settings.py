@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import re
+import time
 import tomllib
 from collections.abc import Callable
 from typing import Any
@@ -85,6 +87,7 @@ def config():
     found.deep.er = 5
     return found
 '''
+LONG_PYTHON = "def config():\n    return Config(a=1)\n\n\nx = " + "a and " * 40000 + "1\n"
 SECTIONS = {"new": Section("lib", "NewConfig"), "maybe": Section("lib", "MaybeConfig", True)}
 Edited = Callable[[str, dict[str, Any], list[str]], str]
 FORMS: dict[str, tuple[str, Edited, Callable[[str], dict[str, Any]]]] = {
@@ -211,3 +214,28 @@ def test_python_without_a_place(given: dict[str, Any], taken: list[str], text: s
     """What other functions set, and names that mean something else, are left alone."""
     with pytest.raises(ValueError, match="shared|x|NewConfig"):
         python(text, given, taken)
+
+
+@pytest.mark.parametrize(("form", "text", "change"), [
+    ("toml", "[a]\nx = 1\n" + "".join(f"b.c.k{n} = 1\n" for n in range(17_000)), {"a.x": 2}),
+    ("toml", "[a]\nx = 1\n" + "#\n" * 130_000, {"a.x": 2}),
+    ("toml", "[a]\nx = 1\ny = [" + "1, #\n" * 43_000 + "]\n", {"a.x": 2}),
+    ("toml", "[a]\nx = 1\n" + "".join(f"[t{n}]\ny = 1\n" for n in range(17_000)), {"a.x": 2}),
+    ("toml", "[a]\nx = 1\ny = {" + ", ".join(f"k{n} = 3" for n in range(17_000)) + "}\n",
+     {"a.x": 2}),
+    ("yaml", "x: 1\n" + "".join(f"k{n}: 3\n" for n in range(20_000)), {"x": 2}),
+    ("flow", "{x: 1, y: [" + "3, " * 85_000 + "]}", {"x": 2}),
+    ("json", '{"x": 1, "y": [' + "3, " * 85_000 + "4]}", {"x": 2}),
+    ("json", '{"x": 1' + "".join(f', "k{n}": {{}}' for n in range(17_000)) + "}", {"x": 2}),
+    ("python", LONG_PYTHON, {"a": 2}),
+    ("python", LONG_PYTHON.split("x =")[0] + "y = 1\n" * 40_000, {"a": 2}),
+])
+def test_the_longest_files_take_seconds(form: str, text: str, change: dict[str, Any]) -> None:
+    """2**18 characters, which ``nest improve`` takes at most, in the forms that take longest."""
+    edited = python if form == "python" else FORMS[form][1]
+    before = time.process_time()
+    found = edited(text, change, [])
+    assert time.process_time() - before < 5.0
+    assert len(text) < 2**18
+    sign = {"toml": " = ", "json": '": ', "python": "="}.get(form, ": ")
+    assert found == re.sub(f"(?<=[xa]{sign})1", "2", text, count=1)
