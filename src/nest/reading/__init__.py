@@ -14,9 +14,9 @@ target), `translated` (files whose settings are arguments of Megatron-LM by othe
 leaves out); `reader` (:func:`nest.read`).
 
 Jobs with a better plan: `running` (what a plan is searched for); scripts of Megatron-LM: `flags`
-(arguments that a plan decides), `batches` (which grow), `edit_script` (a script with some
-arguments changed), `remade` (a new one), `running_script`; other files: `edit_json`, `edit_toml`,
-`edit_yaml`, `edit_python` (a text with some settings changed), `formats` (what each target needs),
+(arguments that a plan decides), `edit_script` (a script with some arguments changed), `remade` (a
+new one), `running_script`; other files: `edit_json`, `edit_toml`, `edit_yaml`, `edit_python` (a
+text with some settings changed), `formats` (what each target needs),
 `running_file`; `improvement` (the result, `improvement_text` its report), `improving`
 (:func:`nest.improve`).
 """

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -23,9 +25,9 @@ from nest.inputs.job import Job, Stack
 from nest.inputs.loading import load_stack
 from nest.inputs.model import Model
 from nest.inputs.space import SearchSpace
+from nest.model.legality import divisors
 from nest.reading import edit_script, flags
-from nest.reading.arguments import arguments_of, known
-from nest.reading.batches import bounded, common_batch
+from nest.reading.arguments import Words, arguments_of, known
 from nest.reading.hosts import Placed, devices_of
 from nest.reading.improvement import Change
 from nest.reading.megatron import Described, described
@@ -51,6 +53,7 @@ MAPPED = "--use-tp-pp-dp-mapping"
 ORDER = ('Ranks of nodes: the first node of "$here/hosts" is rank 0, the next one rank 1, and so '
          "on; nodes are numbered as in the cluster, from 0.")
 """Comment of a script whose nodes have another order than those of the cluster."""
+_STEP = re.compile(r"[^:\s]{1,30}:(\d{1,9})")
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,7 @@ class RunningScript:
     ) -> Self:
         job = Job.parse(found.job, launch.where)
         notes = found.notes
-        common = common_batch(arguments_of(launch.words, known(TABLE))[0], job.global_batch)
+        common = _common_batch(arguments_of(launch.words, known(TABLE))[0], job.global_batch)
         if common:
             notes += (f"batches of the schedule are multiples of {common}: micro-batch x data "
                       "parallel size divides it",)
@@ -160,7 +163,7 @@ class RunningScript:
         ways = [{name: 1} for name in ("pp", "outer_dp", "dp_in")] if self.in_place else [{}]
         spaces = [*parts(unsearched(before, space), ways)]
         if self.common is not None:
-            spaces = [part for each in spaces for part in bounded(each, self.common)]
+            spaces = [part for each in spaces for part in _bounded(each, self.common)]
         return product(self._stacks(keep), spaces)
 
     def lacks(self, plan: Plan) -> tuple[str, ...]:
@@ -265,3 +268,36 @@ class RunningScript:
 
 def _said(given: Mapping[str, tuple[str, ...]], name: str) -> str:
     return (" ".join(given[name]) or "given") if name in given else ""
+
+
+# ---------------------------------------------------------------- batches that grow
+
+
+def _common_batch(given: Mapping[str, Words], batch: int) -> int | None:
+    """The largest number that divides all batches of a training; None: the batch never changes.
+
+    Source: NVIDIA/Megatron-LM@core_v0.16.1 megatron/core/num_microbatches_calculator.py:474
+    (ramps); the same file of NVIDIA/Megatron-LM@d98e8a6 has ``--step-batch-size-schedule``.
+
+    Parameters
+    ----------
+    given : arguments of a command line, by name.
+    batch : global batch at the end.
+    """
+    if "decrease-batch-size-if-needed" in given:
+        return None
+    sizes: list[int] = []
+    ramp = given.get("rampup-batch-size", ())
+    if len(ramp) == 3 and all(word.isdecimal() for word in ramp[:2]):
+        sizes += map(int, ramp[:2])
+    for text in given.get("step-batch-size-schedule", ()):
+        sizes += map(int, _STEP.findall(text))
+    return math.gcd(batch, *sizes) if sizes else None
+
+
+def _bounded(space: SearchSpace, common: int) -> Iterator[SearchSpace]:
+    """Parts of a space in which micro-batches of all replicas together divide a number."""
+    for replicas in divisors(common):
+        samples = [n for n in divisors(common // replicas) if space.allows("micro_batch", n)]
+        if samples and space.allows("outer_dp", replicas):
+            yield space.replace(outer_dp=replicas, micro_batch=samples)
