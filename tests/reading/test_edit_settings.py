@@ -8,6 +8,7 @@ import re
 import time
 import tomllib
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ import yaml
 from nest.exports.settings import flat
 from nest.reading import edit_json, edit_python, edit_toml, edit_yaml
 from nest.reading.edit_python import Code, Section
+from nest.reading.formats import with_ends
 from nest.reading.python_text import Module, fields_of
 
 JSON = """{
@@ -89,7 +91,7 @@ def config():
 '''
 LONG_PYTHON = "def config():\n    return Config(a=1)\n\n\nx = " + "a and " * 40000 + "1\n"
 SECTIONS = {"new": Section("lib", "NewConfig"), "maybe": Section("lib", "MaybeConfig", True)}
-Edited = Callable[[str, dict[str, Any], list[str]], str]
+Edited = Callable[..., str]
 FORMS: dict[str, tuple[str, Edited, Callable[[str], dict[str, Any]]]] = {
     "json": (JSON, edit_json.edited, lambda text: flat(json.loads(text))),
     "toml": (TOML, edit_toml.edited, lambda text: flat(tomllib.loads(text))),
@@ -126,11 +128,12 @@ def test_random_changes(form: str, end: str) -> None:
     for _ in range(60):
         some = draw.sample(names, 3)
         given = {name: draw.choice(values) for name in (some[0], *draw.sample(new, 2))}
-        if form == "json" and "s.t.u" in some[1:]:  # its object goes with it
+        out = some[1:]
+        if form == "json" and "s.t.u" in out:  # its object goes with it
             continue
-        found = edited(text, given, some[1:])
+        found = with_ends(text, partial(edited, given=given, taken=out))
         wanted = {**before, **given}
-        for name in some[1:]:
+        for name in out:
             del wanted[name]
         assert read(found) == wanted, found
         if end == "\r\n":
@@ -178,6 +181,19 @@ def test_python_in_place() -> None:
     found = python(PYTHON, {"part.x": 2, "part.w": [["a"], ["b"]], "z": "it's"}, [])
     assert found == PYTHON.replace("x=1,", "x=2,").replace(
         "w = 4 ", "w = [\n        ['a'],\n        ['b'],\n    ] ").replace("[1, 2]", '"it\'s"')
+
+
+@pytest.mark.parametrize(("text", "edited", "given"), [
+    (TOML, edit_toml.edited, {"a.b.c.f": [["p"], ["q"]], "made.up": 1}),
+    (JSON, edit_json.edited, {"made.up": 1}), (YAML, edit_yaml.edited, {"new": 1}),
+    ("def config():\n    return Config(\n        a=1,\n    )\n", lambda *given: python(*given), {
+        "b": [["p"], ["q"]], "new.v": 1})])
+def test_line_ends_stay(text: str, edited: Edited, given: dict[str, Any]) -> None:
+    """Also of lines that are added: lists in a list, imports."""
+    found = with_ends(text.replace("\n", "\r\n"), lambda one: edited(one, given, []))
+    assert found == edited(text, given, []).replace("\n", "\r\n")
+    mixed = text + "\r\n" if edited is edit_toml.edited else text
+    assert with_ends(mixed, lambda one: one) == mixed
 
 
 def test_python_that_is_added() -> None:

@@ -66,9 +66,7 @@ def _with(text: str, path: list[str], value: Any) -> str:
         if depth else ""
     step = len(indent) - len(outer or "") or STEP
     rows = json.dumps(value, indent="\t" if "\t" in indent else step).replace("\n", f"\n{indent}")
-    end = "\r\n" if "\r\n" in text else "\n"
-    return f"{text[:last.end]},\n{indent}{json.dumps(name)}: {rows}".replace(
-        "\r\n", "\n").replace("\n", end) + text[last.end:]
+    return f"{text[:last.end]},\n{indent}{json.dumps(name)}: {rows}{text[last.end:]}"
 
 
 def _without(text: str, path: list[str]) -> str:

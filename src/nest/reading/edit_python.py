@@ -196,8 +196,7 @@ def _keyword(found: _Text, call: ast.Call, name: str, value: Any) -> str:
     if rest is None or not found.first(start):  # another one, or the end of the call, is behind it
         return f"{text[:end]}, {name}={_code(value, indent)}{text[end:]}"
     comma = "" if rest[0].startswith(",") else ","
-    stop = "\r\n" if rest[0].endswith("\r\n") else "\n"
-    return (f"{text[:end]}{comma}{rest[0]}{indent}{name}={_code(value, indent)},{stop}"
+    return (f"{text[:end]}{comma}{rest[0]}{indent}{name}={_code(value, indent)},\n"
             f"{text[rest.end():]}")
 
 
@@ -208,8 +207,7 @@ def _statement(found: _Text, name: str, code: str) -> str:
         raise ValueError(f"{name}: the function {found.function.name}() has no place for it; "
                          f"allowed: it there, with any value, or a last line that returns a name")
     start = found.text.rfind("\n", 0, found.span(last)[0]) + 1
-    stop = "\r\n" if "\r\n" in found.text else "\n"
-    row = f"{found.indent(start)}{last.value.id}.{name} = {code}{stop}"
+    row = f"{found.indent(start)}{last.value.id}.{name} = {code}\n"
     return found.text[:start] + row + found.text[start:]
 
 

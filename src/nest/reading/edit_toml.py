@@ -51,7 +51,6 @@ def edited(text: str, given: Mapping[str, Any], taken: Iterable[str]) -> str:
     places = {".".join(entry.path): entry for entry in entries}
     changes: list[tuple[int, int, str]] = [
         (places[name].line, places[name].behind, "") for name in taken & {*places}]
-    end = "\r\n" if "\r\n" in text else "\n"
     for entry in entries:
         if entry.inside is not None and any(_within(name, entry) for name in (*given, *taken)):
             given = {**given}
@@ -67,19 +66,19 @@ def edited(text: str, given: Mapping[str, Any], taken: Iterable[str]) -> str:
             entry = beside[-1]
             indent = text[entry.line:].split(entry.key, 1)[0]
             key = "".join(re.split(r"([.])", entry.key)[:-1]) + last
-            row, at = f"{indent}{key} = {_value(value)}{end}", entry.behind
+            row, at = f"{indent}{key} = {_value(value)}\n", entry.behind
         elif section in heads:
-            row, at = f"{last} = {_value(value)}{end}", heads[section]
+            row, at = f"{last} = {_value(value)}\n", heads[section]
         else:
-            sections[section] = sections.get(section, "") + f"{last} = {_value(value)}{end}"
+            sections[section] = sections.get(section, "") + f"{last} = {_value(value)}\n"
             continue
-        changes.append((at, at, row if text[at - 1:at] == "\n" else f"{end}{row.rstrip()}"))
+        changes.append((at, at, row if text[at - 1:at] == "\n" else f"\n{row.rstrip()}"))
     changes.sort(key=lambda one: one[:2])
     for start, stop, new in reversed(changes):
         text = text[:start] + new + text[stop:]
-    gap = "" if not text or text.endswith("\n") else end
+    gap = "" if not text or text.endswith("\n") else "\n"
     return text + "".join(
-        f"{gap if n == 0 else ''}{end}[{section}]{end}{rows}"
+        f"{gap if n == 0 else ''}\n[{section}]\n{rows}"
         for n, (section, rows) in enumerate(sections.items()))
 
 

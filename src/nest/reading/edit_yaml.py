@@ -82,10 +82,9 @@ def _added(text: str, given: Mapping[str, str]) -> str:
     last = root.value[-1][1].end_mark.index if root is not None and root.value else len(text)
     behind = text.find("\n", max(0, last - (text[last - 1:last] == "\n")))
     at = len(text) if behind < 0 else behind + 1
-    end = "\r\n" if "\r\n" in text else "\n"
     indent = " " * root.value[0][0].start_mark.column if root is not None and root.value else ""
-    lines = "".join(f"{indent}{name}: {value}{end}" for name, value in given.items())
-    return text[:at] + (end if at and text[at - 1] != "\n" else "") + lines + text[at:]
+    lines = "".join(f"{indent}{name}: {value}\n" for name, value in given.items())
+    return text[:at] + ("\n" if at and text[at - 1] != "\n" else "") + lines + text[at:]
 
 
 def _value(value: Any) -> str:

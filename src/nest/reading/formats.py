@@ -84,7 +84,15 @@ def _data(suffix: str) -> Callable[[Source], Plain]:
 def _changed(
     edited: Callable[[str, Plain, list[str]], str]
 ) -> Callable[[Source, Plain, list[str]], str]:
-    return lambda source, given, taken: edited(source.text, given, taken)
+    return lambda source, given, taken: with_ends(
+        source.text, lambda text: edited(text, given, taken))
+
+
+def with_ends(text: str, changed: Callable[[str], str]) -> str:
+    """A text changed, which keeps \\r\\n where all of its lines end so."""
+    if 0 < text.count("\n") == text.count("\r\n"):
+        return changed(text.replace("\r\n", "\n")).replace("\n", "\r\n")
+    return changed(text)
 
 
 # ---------------------------------------------------------------- Python
@@ -127,9 +135,9 @@ def _fields_changed(
 ) -> Callable[[Source, Plain, list[str]], str]:
     def edited(source: Source, given: Plain, taken: list[str]) -> str:
         module = Module(source.text, source.where, source.asked.ignored)
-        return edit_python.edited(
-            source.text, given, taken, where=source.where, sections=sections,
-            function=_named(source, function, module), ignored=source.asked.ignored)
+        return with_ends(source.text, lambda text: edit_python.edited(
+            text, given, taken, where=source.where, sections=sections,
+            function=_named(source, function, module), ignored=source.asked.ignored))
     return edited
 
 
