@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-LONGEST_LINE = 2000  # characters of a message; chosen: above any list of allowed names
+LONGEST_LINE = 2000  # characters; chosen: above any list of allowed names
+LONGEST_MESSAGE = 8000  # characters; chosen: two pages of a terminal
 
 
 class NestError(Exception):
-    """Base of all exceptions of NEST; lines above ``LONGEST_LINE`` are cut in their middle."""
+    """Base of all exceptions of NEST.
+
+    Lines above ``LONGEST_LINE`` are cut in their middle; lines that make a message longer than
+    ``LONGEST_MESSAGE`` are counted.
+    """
 
     def __init__(self, message: str = "") -> None:
-        super().__init__(_cut(message))
+        super().__init__("\n".join(_bounded(message.split("\n"))))
 
 
-def _cut(message: str) -> str:
-    half = LONGEST_LINE // 2
-    return message if len(message) <= LONGEST_LINE else "\n".join(
-        line if len(line) <= LONGEST_LINE else f"{line[:half]} ... {line[-half:]}"
-        for line in message.split("\n"))
+def _bounded(lines: Sequence[str]) -> tuple[str, ...]:
+    """The first lines, each cut, and a count of the others."""
+    half, left, found = LONGEST_LINE // 2, LONGEST_MESSAGE, []
+    for line in lines:
+        cut = line if len(line) <= LONGEST_LINE else f"{line[:half]} ... {line[-half:]}"
+        left -= len(cut) + 1
+        if left < 0:
+            return (*found, f"and {len(lines) - len(found)} more lines")
+        found.append(cut)
+    return tuple(found)
 
 
 class InputError(NestError, ValueError):
@@ -34,7 +44,7 @@ class InputError(NestError, ValueError):
 
     def __init__(self, message: str, problems: tuple[str, ...] = ()) -> None:
         super().__init__(message)
-        self.problems = tuple(map(_cut, problems or (message,)))
+        self.problems = _bounded(problems or (message,))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), (str(self), self.problems))
@@ -76,7 +86,7 @@ class UnsupportedError(NestError):
 
     def __init__(self, message: str, problems: tuple[str, ...]) -> None:
         super().__init__(message)
-        self.problems = tuple(map(_cut, problems))
+        self.problems = _bounded(problems)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), (str(self), self.problems))

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import pickle
+import re
 import stat
+import time
 from pathlib import Path
 
 import pytest
@@ -16,9 +19,12 @@ from nest.inputs import (
     load_job,
     load_model,
     load_profile,
+    load_space,
+    load_stack,
     read_description,
     write_text_atomic,
 )
+from nest.inputs.base import Description
 from nest.measured.profiles.torch_trace import from_trace
 
 
@@ -177,3 +183,30 @@ def test_a_pipe_of_the_process_is_written() -> None:
     os.close(writing)
     with open(reading, encoding="utf-8") as stream:
         assert stream.read() == "text"
+
+
+def test_many_problems_leave_a_short_message(tmp_path: Path) -> None:
+    path = put(tmp_path, {f"key_number_{n}": 1 for n in range(20_000)})
+    for load in (load_model, load_cluster, load_stack, load_space):
+        with pytest.raises(InputError) as caught:
+            load(path)
+        text = str(caught.value)
+        assert len(text) < 8000
+        assert re.search(r"and \d+ more problems$", text)
+    many = InputError("", tuple(f"line {n} {'x' * 1000}" for n in range(100)))
+    assert many.problems[-1] == "and 93 more lines"
+    assert pickle.loads(pickle.dumps(many)).problems == many.problems
+    assert len(str(InputError("\n".join(many.problems[:1] * 100)))) < 8100
+
+
+def test_many_fields_of_a_later_version_are_left_out_at_once() -> None:
+    class Known(Description):
+        a: int
+        inner: dict[str, int] = {}
+
+    before = time.process_time()
+    found, notes = Known.parse_known({"a": 1, **{f"k{n}": 1 for n in range(40_000)}}, "x")
+    assert time.process_time() - before < 5.0
+    assert found == Known(a=1)
+    assert len(notes) == 51
+    assert notes[-1] == "x: and 39950 more unknown fields, ignored"

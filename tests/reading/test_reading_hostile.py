@@ -244,3 +244,23 @@ def test_a_sourced_file_whose_name_is_too_long_is_not_there(tmp_path: Path) -> N
 def test_a_file_of_many_keys_is_of_no_known_software_at_once(tmp_path: Path) -> None:
     keys = ", ".join(f'"k{n}": 1' for n in range(100_000))
     assert "of no software" in refused(tmp_path / "many.json", f"{{{keys}}}")
+
+
+@pytest.mark.parametrize(("name", "target", "first", "count"), [
+    ("ds_config.json", "deepspeed", '"train_batch_size": 8', 40_000),
+    ("plan.yml", "maxtext", '"per_device_batch_size": 2', 20_000)])
+def test_unknown_settings_are_counted_soon(
+    tmp_path: Path, name: str, target: str, first: str, count: int
+) -> None:
+    keys = ",\n".join(f'"key_number_{n}": 1' for n in range(count))
+    text = refused(tmp_path / name, f"{{{first},\n{keys}}}", target=target, model="gpt2-xl",
+                   devices=8, seq_len=1024)
+    assert "key_number_0: it may change the cost" in text
+    assert text.endswith(f"{name}: and {count - 8} more")
+
+
+def test_unknown_arguments_are_counted(tmp_path: Path) -> None:
+    words = " ".join(f"--key-number-{n} 1" for n in range(5000))
+    text = refused_by(tmp_path / "run.sh", f"{COMMAND} --num-attention-heads 8 {words}\n")
+    assert "--key-number-0: no argument" in text
+    assert "and 4992 more" in text

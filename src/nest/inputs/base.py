@@ -14,7 +14,7 @@ from typing import Annotated, Any, Self, TypeVar
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from nest import texts
-from nest.errors import InputError, did_you_mean
+from nest.errors import LONGEST_MESSAGE, InputError, did_you_mean
 from nest.units import shorten
 
 _MOST_PROBLEMS = 50  # lines of one message; further ones are counted
@@ -188,11 +188,13 @@ class Description(BaseModel):
                            if item["type"] == "extra_forbidden"]
                 if not unknown:
                     raise input_error(error, cls, where, data) from None
-            for location in unknown:
-                data = _without(data, location)
+            data = _without(data, unknown)
+            for location in unknown[:_MOST_PROBLEMS]:
                 path = ".".join(shorten(str(part))[1:-1] for part in location)
                 hint = f"; {_close(cls, location)}".rstrip("; ")
                 ignored.append(f"{where}: {path}: unknown field, ignored{hint}")
+            if (more := len(unknown) - _MOST_PROBLEMS) > 0:
+                ignored.append(f"{where}: and {more} more unknown fields, ignored")
 
     def replace(self, **changes: Any) -> Self:
         """A copy with some fields changed, validated as a whole; defaults are derived again."""
@@ -284,14 +286,17 @@ class Shown(Written):
         return f"<pre>{html.escape(self.report())}</pre>"
 
 
-def _without(data: Any, location: tuple[int | str, ...]) -> Any:
-    """A copy of plain data without one field."""
-    first, *rest = location
-    copy = data.copy()
-    if rest:
-        copy[first] = _without(copy[first], tuple(rest))
-    else:
-        del copy[first]
+def _without(data: Any, locations: Iterable[tuple[int | str, ...]]) -> Any:
+    """A copy of plain data without some fields."""
+    inner: dict[int | str, list[tuple[int | str, ...]]] = {}
+    for first, *rest in locations:
+        inner.setdefault(first, []).append(tuple(rest))
+    copy = data.copy()  # once, whatever the number of fields
+    for first, rests in inner.items():
+        if () in rests:
+            del copy[first]
+        else:
+            copy[first] = _without(copy[first], rests)
     return copy
 
 
@@ -318,7 +323,8 @@ def input_error(
     lines: list[str] = []
     items = error.errors(include_url=False)
     for position, item in enumerate(items):
-        if len(lines) >= _MOST_PROBLEMS:  # each line costs a search for close names
+        full = sum(map(len, lines)) > LONGEST_MESSAGE // 2
+        if full or len(lines) >= _MOST_PROBLEMS:  # each line costs a search for close names
             lines.append(f"{where}: and {len(items) - position} more problems")
             break
         for path, text in _problems(item, cls, data):

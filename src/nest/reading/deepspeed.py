@@ -25,6 +25,7 @@ from nest.reading import arguments
 from nest.reading.arguments import arguments_of, plain
 from nest.reading.division import Division, Span, configuration, job
 from nest.reading.source import (
+    MOST_PROBLEMS,
     FileDescription,
     Source,
     divided,
@@ -268,11 +269,14 @@ def _arguments(source: Source, trainer: Plain, notes: list[str]) -> tuple[Plain,
     wanted = {one.name for one in (TABLES if megatron else ARGUMENTS)}
     rest = [name for name in found if name not in wanted]
     if megatron:
-        problems = [
-            f"--{unread(name, did_you_mean(name, wanted))}"
-            for name in rest if name not in table.free | table.small | OWN]
+        costless = table.free | table.small | OWN
+        strange = [name for name in rest if name not in costless]
+        problems = [f"--{unread(shorten(name)[1:-1], did_you_mean(name, wanted))}"
+                    for name in strange[:MOST_PROBLEMS]]
+        if (more := len(strange) - MOST_PROBLEMS) > 0:
+            problems.append(f"and {more} more")
         if problems:
-            raise InputError("\n".join(problems[:20]), tuple(problems))
+            raise InputError("\n".join(problems), tuple(problems))
     elif rest:
         notes.append(f"arguments of the program itself are not read: "
                      f"{arguments.listed(rest[:12])}")

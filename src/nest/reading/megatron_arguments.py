@@ -14,7 +14,7 @@ from nest.exports.megatron_table import RECIPES, SECTIONS, SHARDED
 from nest.exports.settings import figures_of
 from nest.inputs.space import CpComm
 from nest.reading.arguments import Words, arguments_of, known, listed, plain
-from nest.reading.source import LEFT_OUT, unread
+from nest.reading.source import LEFT_OUT, MOST_PROBLEMS, unread
 from nest.units import shorten
 
 Figures = dict[str, Any]
@@ -120,7 +120,9 @@ def values_of(words: Sequence[str], ignored: Sequence[str]) -> tuple[dict[str, A
         f"--{name}: {FROM_CHECKPOINT}" if name in CHECKPOINT else
         f"--{unread(name)}" if name in table.takes else
         f"--{shorten(name)[1:-1]}: no argument of Megatron-LM core_v0.16.1; "
-        f"{did_you_mean(name, table.takes)}".rstrip("; ") for name in strange]
+        f"{did_you_mean(name, table.takes)}".rstrip("; ") for name in strange[:MOST_PROBLEMS]]
+    if (more := len(strange) - MOST_PROBLEMS) > 0:
+        problems.append(f"and {more} more")
     given = {name: plain(name, value, table.takes.get(name, "one"))
              for name, value in found.items() if name in wanted and name not in costless}
     given = {name: value[0] if isinstance(value, tuple) and len(value) == 1

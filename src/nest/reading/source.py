@@ -21,6 +21,8 @@ LEFT_OUT = "; the price leaves out what they do"
 """What a note on settings says that the user leaves out."""
 LARGEST = 10**9
 """Of a count in a file."""
+MOST_PROBLEMS = 8
+"""Settings named in one message, each with the nearest name; others are counted."""
 
 
 class Stated(NamedTuple):
@@ -138,9 +140,11 @@ def understood(
         elif among(name, table.free):
             seen["no effect on the cost"].append(name)
         else:
-            problems.append(unread(shorten(name)[1:-1], did_you_mean(name, wanted)))
+            near = did_you_mean(name, wanted) if len(problems) < MOST_PROBLEMS else ""
+            problems.append(unread(shorten(name)[1:-1], near))
     if problems:
-        shown = problems[:8] + [f"and {len(problems) - 8} more"] * (len(problems) > 8)
+        more = len(problems) - MOST_PROBLEMS
+        shown = problems[:MOST_PROBLEMS] + [f"and {more} more"] * (more > 0)
         raise InputError("\n".join(f"{where}: {one}" for one in shown), tuple(problems))
     notes += [f"{what}: {_listed(names)}{LEFT_OUT if what == 'ignored' else ''}"
               for what, names in seen.items() if names]
