@@ -23,7 +23,8 @@ class NestError(Exception):
 
 def _bounded(lines: Sequence[str]) -> tuple[str, ...]:
     """The first lines, each cut, and a count of the others."""
-    half, left, found = LONGEST_LINE // 2, LONGEST_MESSAGE, []
+    half, left = LONGEST_LINE // 2, LONGEST_MESSAGE
+    found: list[str] = []
     for line in lines:
         cut = line if len(line) <= LONGEST_LINE else f"{line[:half]} ... {line[-half:]}"
         left -= len(cut) + 1

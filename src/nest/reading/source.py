@@ -143,8 +143,8 @@ def understood(
             near = did_you_mean(name, wanted) if len(problems) < MOST_PROBLEMS else ""
             problems.append(unread(shorten(name)[1:-1], near))
     if problems:
-        more = len(problems) - MOST_PROBLEMS
-        shown = problems[:MOST_PROBLEMS] + [f"and {more} more"] * (more > 0)
+        rest = len(problems) - MOST_PROBLEMS
+        shown = problems[:MOST_PROBLEMS] + [f"and {rest} more"] * (rest > 0)
         raise InputError("\n".join(f"{where}: {one}" for one in shown), tuple(problems))
     notes += [f"{what}: {_listed(names)}{LEFT_OUT if what == 'ignored' else ''}"
               for what, names in seen.items() if names]
