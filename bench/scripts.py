@@ -27,8 +27,10 @@ from nest.inputs import Configuration
 
 CASES = Path(__file__).with_name("scripts.yaml")
 FIGURES = Path(__file__).with_name("scripts.json")
-HEAD = ("script", "devices", "model", "job", "now", "step, s", "NEST's plan", "step, s", "gain",
+HEAD = ("script", "devices", "job", "now", "step, s", "NEST's plan", "step, s", "gain",
         "new script")
+MANY = 3
+"""Scripts of one file that are counted instead of named."""
 SAME = ("layers", "devices", "chunks")
 """Fields of a stage that differ where stages are alike."""
 
@@ -126,23 +128,26 @@ def priced(figure: dict[str, Any], which: str, cluster: str) -> Plan:
 
 def row(name: str, case: dict[str, Any], figure: dict[str, Any]) -> str:
     """The line of a script that is read."""
-    model, job = nest.Model.parse(figure["model"]), figure["job"]
-    before, plan = figure["before"], figure["plan"]
+    job, before, plan = figure["job"], figure["before"], figure["plan"]
     own = "" if before is None else priced(figure, "before", case["cluster"])
     mark = "†" if before is not None and figure["problems"] else ""
-    where = f"{figure['devices']:,} of {case['cluster']}{' (assumed)' if 'assumed' in case else ''}"
+    where = f"{figure['devices']:,} of {case['cluster']}{'*' if 'assumed' in case else ''}"
     cells = [
-        name, where, f"{model.layers} layers, {model.parameters() / 1e9:.3g} B",
-        f"{job['global_batch']:,} x {job['seq_len']:,}, {job['precision']}",
-        shape(own) if own else "no configuration of these devices",
+        name, where, f"{job['global_batch']:,} x {job['seq_len']:,}, {job['precision']}",
+        terse(own) if own else "no configuration",
         f"{before['step_time_s']:.4g}{mark}" if before else "-"]
     if plan is None:
         cells += ["none is faster", "", "", ""]
     else:
         gain = "" if before is None else f"{before['step_time_s'] / plan['step_time_s'] - 1.0:+.1%}"
-        cells += [shape(priced(figure, "plan", case["cluster"])), f"{plan['step_time_s']:.4g}",
+        cells += [terse(priced(figure, "plan", case["cluster"])), f"{plan['step_time_s']:.4g}",
                   gain, " + ".join(plan["files"]) or "-"]
     return f"| {' | '.join(cells)} |"
+
+
+def terse(plan: Plan) -> str:
+    """The shape of a plan without what the page says of every plan."""
+    return shape(plan).replace(", micro-batch 1,", ",").replace(", recompute none", "")
 
 
 def table() -> str:
@@ -150,9 +155,9 @@ def table() -> str:
     known = figures()
     listed = {name: (case, known[name]) for name, case in cases().items()}
     taken = {name: pair for name, pair in listed.items() if "refused" not in pair[1]}
-    lines = [f"| {' | '.join(HEAD)} |", f"|{'---|' * 5}---:|---|---:|---:|---|"]
+    lines = [f"| {' | '.join(HEAD)} |", f"|{'---|' * 4}---:|---|---:|---:|---|"]
     lines += [row(name, *pair) for name, pair in taken.items()]
-    lines += ["", *(source(name, *pair) for name, pair in taken.items()), "", "## Refused", ""]
+    lines += ["", *sources(taken), "", "## Refused", ""]
     for name, (case, figure) in listed.items():
         if name not in taken:
             reasons = "; ".join(reason.strip().split("; did you mean")[0].split("; leave it out")[0]
@@ -161,38 +166,18 @@ def table() -> str:
     return "\n".join(lines) + "\n"
 
 
-def source(name: str, case: dict[str, Any], figure: dict[str, Any]) -> str:
-    """Where a script is from, and how it was read."""
-    parts = [_where(case)]
-    parts += [f"with {new} for {old}" for old, new in case.get("edit", {}).items() if old != new]
-    if "set" in case:
-        parts.append("called with " + " ".join(str(one) for one in case["set"][:18]) + " ...")
-    parts += [f"{one}={value}" for one, value in case.get("env", {}).items()]
-    parts += [f"{one} {case[one]:,}" for one in ("devices", "vocab") if one in case]
-    if "why" in case:
-        parts.append(case["why"])
-    if "ignore" in case:
-        parts.append("without " + ", ".join(f"--{one}" for one in case["ignore"]))
-    stack = figure["job"]["stack"]["base"]
-    changed = "" if figure["plan"] is None else ", ".join(
-        word for field, word in (
-            ("overlap_grad_reduce", "gradients"), ("overlap_param_gather", "parameters"),
-            ("overlap_tp", "tp"))
-        if figure["job"]["stack"].get(field) == 0.0 and field not in figure["plan"]["stack"])
-    text = f"- {name}: {'; '.join(parts)}; stack {stack}."
-    if changed:
-        text += f" The plan switches on overlap of {changed}."
-    if figure["problems"]:
-        text += f" As published: {_short(figure['problems'])}."
-    return text
+def sources(taken: dict[str, tuple[dict[str, Any], dict[str, Any]]]) -> list[str]:
+    """A line for each file and stack: the scripts that are read of it, and what was assumed."""
+    found: dict[str, list[str]] = {}
+    for name, (case, figure) in taken.items():
+        where = f"{_where(case)}, stack {figure['job']['stack']['base']}"
+        found.setdefault(where, []).append(": ".join(filter(None, (name, case.get("why", "")))))
+    return [f"- {where}: {'; '.join(names) if len(names) < MANY else f'{len(names)} scripts'}."
+            for where, names in found.items()]
 
 
 def _where(case: dict[str, Any]) -> str:
     return f"{case['repo']}@{case['commit'][:7]} {case['path']}"
-
-
-def _short(problems: list[str]) -> str:
-    return "; ".join(problem.strip().rstrip(".") for problem in problems[:2])
 
 
 def main() -> None:
