@@ -165,12 +165,15 @@ def print_table(title: str, questions: dict[str, Question]) -> None:
     print("|---|" + "---|" * len(columns))
     print("| step, s | " + " | ".join(f"{whole.step_time:.4g}" for _, whole, _ in columns) + " |")
     for name in DIMENSIONS:
-        print(f"| {name} | " + " | ".join(entries[name] for _, _, entries in columns) + " |")
-    print("\nBest plans (degrees of 1 left out):\n")
+        cells = [entries[name] for _, _, entries in columns]
+        if not {*cells} <= {".", ""}:
+            print(f"| {name} | " + " | ".join(cells) + " |")
+    print("\nBest plans:\n")
     for (head, whole, _), question in zip(columns, questions.values(), strict=True):
         plan = "does not fit"
         if whole.configuration is not None:
             plan = shape(whole.configuration, question.chain().experts is not None)
+            plan = plan.removesuffix(", recompute none")
         print(f"- {head if head == question.model else f'{head} ({question})'}: {plan}")
     print(flush=True)
 
