@@ -244,3 +244,20 @@ def test_a_trace_that_torch_writes(tmp_path: Path, again: bool) -> None:
     assert forward < blocks
     if not again:  # else blocks run in the backward, too
         assert forward > 0.5 * blocks
+
+
+@pytest.mark.parametrize("field", ["ph", "cat", "pid", "tid", "args", "correlation"])
+@pytest.mark.parametrize("value", [[], [[1]], {"a": [1]}])
+def test_events_with_fields_that_are_no_values_are_refused(
+    field: str, value: Any, tmp_path: Path
+) -> None:
+    if field == "args" and isinstance(value, dict):
+        return
+    for kind in ("cpu_op", "cuda_runtime", "kernel"):
+        args = {"correlation": value} if field == "correlation" else {"correlation": 1}
+        event = {"ph": "X", "cat": kind, "name": "a", "pid": 1, "tid": 1, "ts": 0, "dur": 1,
+                 "args": args} | ({} if field == "correlation" else {field: value})
+        path = tmp_path / "trace.json"
+        path.write_text(json.dumps({"traceEvents": [event]}))
+        with pytest.raises(InputError, match=rf"traceEvents: (args\.)?{field}: got .*allowed: "):
+            from_trace(path, small(), ["Block"], 16)

@@ -118,7 +118,22 @@ def _events(trace: str | os.PathLike[str], where: str) -> list[Mapping[str, Any]
     events = data.get("traceEvents") if isinstance(data, dict) else data
     if not isinstance(events, list):
         raise InputError(f"{where}: traceEvents: got {shorten(events)}; allowed: a list of events")
-    return [event for event in events if isinstance(event, Mapping)]
+    found = [event for event in events if isinstance(event, Mapping)]
+    for event in found:
+        _check(event, where)
+    return found
+
+
+def _check(event: Mapping[str, Any], where: str) -> None:
+    """Refuse an event whose fields are no plain values, by which it could not be found again."""
+    about = event.get("args", {})
+    if not isinstance(about, Mapping):
+        raise InputError(f"{where}: traceEvents: args: got {shorten(about)}; allowed: a mapping")
+    for name, value in (*((name, event.get(name)) for name in ("ph", "cat", "pid", "tid")),
+                        ("args.correlation", about.get("correlation"))):
+        if isinstance(value, (list, dict)):
+            raise InputError(f"{where}: traceEvents: {name}: got {shorten(value)}; allowed: text "
+                             "or a number")
 
 
 def _summed(
