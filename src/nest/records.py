@@ -161,7 +161,7 @@ class Option(NamedTuple):
     queued_back: float
     """A backward right behind another."""
     degrees: int
-    """See ``nest.search.tensors.Builder.degrees``."""
+    """See ``nest.search.tensors.Formulation.degrees``."""
     held: int
     """Micro-batches in flight that fit."""
     shards: int
@@ -287,7 +287,7 @@ class Answer(NamedTuple):
     best: float
     """Step seconds of its best plan; inf: none was found."""
     option: int
-    """See ``nest.search.tensors.Builder.degrees``."""
+    """See ``nest.search.tensors.Formulation.degrees``."""
     barren: int
     """The last option, plus 1, with which no layout came past the first look."""
     under: float

@@ -6,7 +6,7 @@ transformer layer, an embedding and a head; `build` puts a model together; `chai
 layers in order, with the tensors that cross each cut; `layouts` lists divisions of it into chunks,
 `layout_text` reads and writes them as Megatron-Core does. `schedules` says where a schedule puts
 chunks and what it needs, `legality` which degrees of parallelism are legal, and why not. Read them
-in this order.
+in this order; `capture` makes operator graphs of modules and files.
 
 Where to find: attention windows in `operators` (`Operator.seen`), chunks of virtual pipelines (vpp)
 in `schedules`.

@@ -231,7 +231,7 @@ class Alike:
         return Shapes(self._pp, self._warm(m), self._together, legal)
 
     def _warm(self, m: int) -> Any:
-        """float64 (Q,) ``Pipelines.warm``: docs/proofs.md, Lemma 30 (floor of a question)."""
+        """float64 (Q,) ``Pipe.warm``: docs/proofs.md, Lemma 30 (floor of a question)."""
         once = 1.0 / -np.expm1(self._pp * math.log1p(-1.0 / m)) if m > 1 else 1.0
         found = np.where(self._turns | self._together, np.maximum(1.0, m / self._pp), once)
         return np.where(self._split, m / self._pp, found)

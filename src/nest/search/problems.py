@@ -204,7 +204,7 @@ class Sums(NamedTuple):
     way_policy: Bools
     """(Z, X)"""
     warm: Floats
-    """(2, D+2, D+2) least ``Pipelines.warm`` of pipelines of so many stages, from .. to ..; of
+    """(2, D+2, D+2) least ``Pipe.warm`` of pipelines of so many stages, from .. to ..; of
     those whose passes do not run beside each other, and of those whose do."""
     deepest: int
     """D."""

@@ -34,7 +34,7 @@ class Shapes(NamedTuple):
 
     pp: Ints
     warm: Floats
-    """See ``nest.search.problems.Pipelines.warm``."""
+    """See ``warm`` of :class:`nest.records.Pipe`."""
     together: Bools
     """Passes run beside each other."""
     legal: Bools

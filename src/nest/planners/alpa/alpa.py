@@ -64,7 +64,7 @@ class Alpa:
     def plan(
         self, model: Model | Profile, cluster: Cluster, job: Job, space: SearchSpace
     ) -> Plan:
-        """Choose by both passes; see :class:`nest.planners.planner.Planner`."""
+        """Choose by both passes; see :class:`nest.planners.planner.PlanningMethod`."""
         chain = chain_for(self.name, model, job, space, FIXED)
         meshes = Meshes(chain, cluster, job, space)
         last = meshes.cuts.last

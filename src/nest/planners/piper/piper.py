@@ -72,7 +72,7 @@ class Piper:
     def plan(
         self, model: Model | Profile, cluster: Cluster, job: Job, space: SearchSpace
     ) -> Plan:
-        """Choose by the dynamic program; see :class:`nest.planners.planner.Planner`."""
+        """Choose by the dynamic program; see :class:`nest.planners.planner.PlanningMethod`."""
         chain = chain_for(self.name, model, job, space, FIXED)
         found = self.choose(chain, cluster, job, space)
         if found is None:
