@@ -13,7 +13,7 @@ import pytest
 
 import nest
 from nest.bench.instance import Instance, Optimum, Solving, layers_of, read_problems
-from nest.bench.planned import OTHERS
+from nest.bench.planned import others
 from nest.bench.score import Scored, score
 from nest.bench.solving import text_of
 from nest.bench.submission import load_submission
@@ -90,8 +90,8 @@ def test_best_steps_are_those_of_today(name: str) -> None:
 
 def test_the_table_of_planners_has_all_of_them() -> None:
     listed = [line.split()[0] for line in block("planners").splitlines()[2:]]
-    assert listed == sorted(OTHERS)
-    for name in OTHERS:
+    assert listed == sorted(others())
+    for name in others():
         assert re.search(rf"^\| `{name}` \|", PAGE, re.MULTILINE)
 
 

@@ -13,7 +13,6 @@ import nest
 from nest.costs.network.groups import replica_group
 from nest.costs.network.placement import place_class, strides
 from nest.network import graph_of
-from nest.planners import PLANNERS
 from nest.planners.compare import compare
 from nest.simulation import simulate
 
@@ -80,7 +79,7 @@ def test_everything_works_on_partly_filled_groups(
 @pytest.mark.parametrize("devices", [12, 20])
 def test_all_planners_know_partly_filled_groups(devices: int) -> None:
     entries = compare(nest.load_model("bert-large"), cluster(devices),
-                      nest.Job(global_batch=2 * devices, seq_len=512), SPACE, list(PLANNERS), {})
+                      nest.Job(global_batch=2 * devices, seq_len=512), SPACE)
     best = min(e.plan.step_time_s for e in entries if e.plan is not None and e.plan.feasible)
     by_name = {e.planner: e for e in entries}
     assert by_name["nest"].plan.step_time_s == best

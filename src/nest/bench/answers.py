@@ -66,7 +66,7 @@ def digest(described: PlannerInputs, planner: str, options: Mapping[str, Any]) -
     Parameters
     ----------
     described : what is asked.
-    planner : of :data:`nest.planners.PLANNERS`.
+    planner : of :func:`nest.planners.registered`.
     options : of the planner; plain data.
     """
     asked = [__version__, *(one.as_dict() for one in described), planner, dict(options)]

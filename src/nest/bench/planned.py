@@ -16,16 +16,19 @@ from nest.bench.submission import PlannerSubmission, SubmittedAnswer
 from nest.bench.working import done
 from nest.errors import InputError, LimitError
 from nest.inputs.files import write_text_atomic
-from nest.planners import PLANNERS
+from nest.planners import usable
 from nest.studies.engines import Engine
 from nest.studies.store import Store, make_folder
 from nest.studies.version import VERSION
 
 STORE = "planners.db"
-OTHERS = tuple(name for name in PLANNERS if name != "nest")
-"""Planners whose answers are no part of the instances."""
 TIME_LIMIT = 60.0
 """Seconds of a processor for an answer by default (chosen)."""
+
+
+def others() -> list[str]:
+    """Planners whose answers are no part of the instances."""
+    return [name for name in usable() if name != "nest"]
 
 
 def answers_of(
@@ -36,7 +39,7 @@ def answers_of(
 
     Parameters
     ----------
-    planners : of ``OTHERS``.
+    planners : of :func:`others`.
     instances : by name.
     folder : gets PLANNER.json for each planner, a submission, and the store of answers.
     engine : where they plan.

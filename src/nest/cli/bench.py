@@ -74,11 +74,11 @@ def paper(
     from nest.bench.results import results
     from nest.cli.compare import chosen
     from nest.cli.present import progress
-    from nest.planners import PLANNERS
+    from nest.planners import usable
     from nest.report.figure import need_matplotlib
 
     need_matplotlib("bench paper")
-    names = chosen("planners", planners, PLANNERS)
+    names = chosen("planners", planners, usable())
     wanted = questions(chosen("part", part, PARTS), chosen("models", models, MODELS))
     answers = StoredAnswers(folder)
     with closing(answers), progress(quiet), _bar(len(wanted) * len(names), quiet) as tell:

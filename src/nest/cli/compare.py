@@ -26,7 +26,8 @@ def compare(
     planners: Annotated[
         str | None,
         typer.Option(metavar="NAMES", help="all (default), or some of nest, manual, zero, mcmc, "
-                     "alpa, phaze, piper, exhaustive, joined by commas."),
+                     "alpa, phaze, piper, exhaustive, joined by commas; or a planner of "
+                     "another package (docs/planners.md)."),
     ] = None,
     as_type: options.AsType = None,
     devices: options.Devices = None,
@@ -93,13 +94,13 @@ def compare(
     """
     from nest.cli.inputs import check_counts, job_from, space_from, subject_and_cluster
     from nest.cli.present import check_target, progress
-    from nest.planners import PLANNERS
+    from nest.planners import registered
     from nest.report.figure import check_picture
 
     check_picture("chart", chart)
     check_target(chart)
     check_counts(threads=threads, proposals=proposals)
-    asked = chosen("planners", planners, PLANNERS)
+    asked = chosen("planners", planners, registered())
     subject, cluster = subject_and_cluster(
         names or (), profile, as_type, devices=devices, filling=filling, device=device,
         without=without or None, degrade=degrade or None)

@@ -80,14 +80,14 @@ def answers(
     Writes a file for `nest bench score` of each.
     """
     from nest.bench.instance import load_instances
-    from nest.bench.planned import OTHERS, answers_of
+    from nest.bench.planned import answers_of, others
     from nest.cli.compare import chosen
     from nest.cli.inputs import check_counts
     from nest.cli.present import progress
     from nest.studies.engines import engine
 
     check_counts(threads=workers)
-    names = chosen("planners", planners, OTHERS)
+    names = chosen("planners", planners, others())
     known = load_instances(source)
     asked = {name: known[name] for name in chosen("only", only, known)}
     with progress(quiet), _told(len(asked) * len(names), quiet) as tell:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from nest.errors import InputError, NoPlanError
-from nest.evaluation.evaluate import chain_of
+from nest.evaluation.evaluate import chain_of, evaluate
 from nest.evaluation.plans import Plan
 from nest.inputs.cluster import Cluster
 from nest.inputs.job import Job
@@ -16,7 +16,9 @@ from nest.inputs.model import Model
 from nest.inputs.profile import Profile
 from nest.inputs.space import SearchSpace
 from nest.model.legality import sequence_problem, space_problems
-from nest.planners import PLANNERS, planner
+from nest.planners.membership import outside
+from nest.planners.planner import Planner
+from nest.planners.registry import Registration, UnusablePlanner, named, registered
 
 
 class ComparedPlan(NamedTuple):
@@ -50,16 +52,18 @@ class ComparedPlan(NamedTuple):
 
 def compare(
     model: Model | Profile, cluster: Cluster, job: Job, space: SearchSpace | None = None,
-    names: Iterable[str] = tuple(PLANNERS),
+    names: Iterable[str] | None = None,
     options: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> tuple[ComparedPlan, ...]:
     """Run planners one after another; a planner that finds nothing has an entry, too.
+
+    A planner of another package that cannot be used or fails has an entry that says so.
 
     Parameters
     ----------
     model, cluster, job : what is trained, where, how.
     space : what may be chosen; default: everything legal.
-    names : of :data:`nest.planners.PLANNERS`, in the order of the answer.
+    names : of :func:`nest.planners.registered`, in the order of the answer; default: all.
     options : of each planner, by its name.
 
     Raises
@@ -73,17 +77,55 @@ def compare(
     problems += space_problems(chain, cluster, job, space)
     if problems:
         raise InputError("\n".join(problems), tuple(problems))
-    made = [planner(name, **(options or {}).get(name, {})) for name in names]
+    known = registered()
+    made = [_made(named(name, known), (options or {}).get(name, {}))
+            for name in (known if names is None else names)]
     return tuple(_entry(one.name, one, model, cluster, job, space) for one in made)
 
 
+def _made(one: Registration, options: Mapping[str, Any]) -> Planner:
+    """A planner; of another package, it is checked at every step."""
+    if one.package is None:
+        return one.make(options)
+    try:
+        return _Checked(one.name, one.make(options))
+    except UnusablePlanner as error:
+        return _Checked(one.name, None, str(error))
+
+
+class _Checked(NamedTuple):
+    """A planner of another package: what it does wrong is told in its entry, and in no other."""
+
+    name: str
+    planner: Planner | None
+    problem: str = ""
+
+    def plan(
+        self, model: Model | Profile, cluster: Cluster, job: Job, space: SearchSpace
+    ) -> Plan:
+        """Its plan, priced once more; see :class:`nest.planners.planner.Planner`."""
+        if self.planner is None:
+            raise NoPlanError(self.problem)
+        try:
+            found = self.planner.plan(model, cluster, job, space).configuration
+            left = outside(space, chain_of(model), found)
+            if left is not None:
+                raise NoPlanError(f"its plan is not within the space: {left}")
+            return evaluate(model, cluster, job, found)
+        except NoPlanError:
+            raise
+        except Exception as error:
+            said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+            raise NoPlanError(f"the planner of another package failed: {said}") from error
+
+
 def _entry(
-    name: str, one: Any, model: Model | Profile, cluster: Cluster, job: Job, space: SearchSpace
-) -> ComparedPlan:
+    name: str, one: Planner, model: Model | Profile, cluster: Cluster, job: Job, space: SearchSpace
+) -> Entry:
     started = time.perf_counter()
     plan, reason = None, None
     try:
-        if cluster.types and name != "nest":
+        if cluster.types and name != "nest" and not isinstance(one, _Checked):
             names = ", ".join(device.name for device in cluster.device_types)
             raise NoPlanError(f"assumes devices of one type; here they are {names}")
         plan = one.plan(model, cluster, job, space)

@@ -17,7 +17,7 @@ class PlanningMethod(Protocol):
 
     @property
     def name(self) -> str:
-        """As in :data:`nest.planners.PLANNERS`."""
+        """As its package registers it; see :mod:`nest.planners.registry`."""
 
     def plan(
         self, model: Model | Profile, cluster: Cluster, job: Job, space: SearchSpace

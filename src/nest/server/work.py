@@ -235,16 +235,17 @@ def _plan_of(data: Mapping[str, Any], limits: Limits) -> Plan:
 
 def _planners(given: Any) -> list[str]:
     from nest.errors import did_you_mean
-    from nest.planners import PLANNERS
+    from nest.planners import registered
 
-    names = list(PLANNERS) if given is None else given
+    known = registered()
+    names = list(known) if given is None else given
     if not isinstance(names, list) or not names:
         raise InputError(f"request: planners: got {shorten(names)}; allowed: a list of names")
     for name in names:
-        if not isinstance(name, str) or name not in PLANNERS:
-            near = did_you_mean(name, PLANNERS) if isinstance(name, str) else ""
+        if not isinstance(name, str) or name not in known:
+            near = did_you_mean(name, known) if isinstance(name, str) else ""
             raise InputError(f"request: planners: got {shorten(name)}; {near}allowed: "
-                             f"{', '.join(PLANNERS)}")
+                             f"{', '.join(known)}")
     return list(dict.fromkeys(names))
 
 
