@@ -21,6 +21,8 @@ GROUP = "nest.planners"
 PACKAGE = "nest-planner"
 SOURCE = Path(__file__).parents[3] / "pyproject.toml"
 """Of a source tree; an installation has none there."""
+ORDER = ("nest", "manual", "zero", "mcmc", "alpa", "phaze", "piper", "exhaustive")
+"""Of reports; the metadata of an installation are sorted by name."""
 _NAME = re.compile(r"(?!all$)[a-z0-9][a-z0-9._-]{0,39}")
 
 
@@ -90,6 +92,7 @@ def registered() -> dict[str, Registration]:
             found[one.name] = one
         else:
             others.append(one)
+    found = {name: found[name] for name in dict.fromkeys((*ORDER, *found)) if name in found}
     if not found:
         raise InputError(f"planners: {PACKAGE} registers none, so its installation is older than "
                          "its code; allowed: one that is installed again")
