@@ -17,7 +17,7 @@ from nest.errors import InputError, NoPlanError
 from nest.evaluation.evaluate import chain_of
 from nest.evaluation.even import even_configuration
 from nest.planners import planner, registered, usable
-from nest.planners.compare import Entry, compare, peak_memory, shortage, to_json
+from nest.planners.compare import ComparedPlan, compare, peak_memory, shortage, to_json
 from nest.planners.mcmc.mcmc import Mcmc
 from nest.planners.membership import outside
 from nest.report.comparison_chart import comparison_figure

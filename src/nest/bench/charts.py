@@ -17,6 +17,8 @@ COLOURS = {
     "nest": VERMILION, "manual": BLACK, "zero": GREY, "mcmc": ORANGE, "alpa": SKY_BLUE,
     "phaze": GREEN, "piper": PURPLE, "exhaustive": BLUE,
 }
+OTHER = "#8c8c8c"
+"""Of planners of other packages."""
 WIDTH, ABOVE, PANEL = 8.0, 1.2, 1.35
 """Inches: of the picture; of title, legend and list; of a panel."""
 GROUP = 0.84
@@ -55,7 +57,7 @@ def part_figure(found: Sequence[Result], part: str) -> Figure:
             axes.set_title(model, fontsize=9.0)
         panels[-1].set_xlabel(POINTS[part])
         handles: list[Patch | Line2D] = [
-            Patch(color=COLOURS[planner], label=marked(planner)) for planner in planners]
+            Patch(color=COLOURS.get(planner, OTHER), label=marked(planner)) for planner in planners]
         if missing:
             handles.append(
                 Line2D([], [], color=BLACK, marker="x", linestyle="", label="infeasible"))
@@ -79,9 +81,9 @@ def _panel(axes: Axes, found: Sequence[Result], planners: Sequence[str]) -> None
             group = points.index(one.asked.question.point)
             x = group + width * (number - (len(planners) - 1) / 2.0)
             if one.a_device is not None:
-                axes.bar(x, one.a_device, 0.9 * width, color=COLOURS[planner])
+                axes.bar(x, one.a_device, 0.9 * width, color=COLOURS.get(planner, OTHER))
             elif not one.asked.answer.feasible:
-                axes.plot(x, 0.07 * top, "x", color=COLOURS[planner], markersize=5.0,
+                axes.plot(x, 0.07 * top, "x", color=COLOURS.get(planner, OTHER), markersize=5.0,
                           markeredgewidth=1.5)
             if planner == OWN and one.a_device is not None:
                 axes.annotate(f"{one.a_device:.2f}", (x, one.a_device), (0, 3),

@@ -10,7 +10,7 @@ and `compare` asks them all; one file or folder each: `nest`, `manual`, `zero`, 
 sets optical links by the `demands` of a strategy.
 """
 
-from nest.planners.planner import Planner
+from nest.planners.planner import PlanningMethod
 from nest.planners.registry import planner, registered, usable
 
-__all__ = ["Planner", "planner", "registered", "usable"]
+__all__ = ["PlanningMethod", "planner", "registered", "usable"]

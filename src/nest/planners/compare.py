@@ -17,7 +17,7 @@ from nest.inputs.profile import Profile
 from nest.inputs.space import SearchSpace
 from nest.model.legality import sequence_problem, space_problems
 from nest.planners.membership import outside
-from nest.planners.planner import Planner
+from nest.planners.planner import PlanningMethod
 from nest.planners.registry import Registration, UnusablePlanner, named, registered
 
 
@@ -83,7 +83,7 @@ def compare(
     return tuple(_entry(one.name, one, model, cluster, job, space) for one in made)
 
 
-def _made(one: Registration, options: Mapping[str, Any]) -> Planner:
+def _made(one: Registration, options: Mapping[str, Any]) -> PlanningMethod:
     """A planner; of another package, it is checked at every step."""
     if one.package is None:
         return one.make(options)
@@ -97,13 +97,13 @@ class _Checked(NamedTuple):
     """A planner of another package: what it does wrong is told in its entry, and in no other."""
 
     name: str
-    planner: Planner | None
+    planner: PlanningMethod | None
     problem: str = ""
 
     def plan(
         self, model: Model | Profile, cluster: Cluster, job: Job, space: SearchSpace
     ) -> Plan:
-        """Its plan, priced once more; see :class:`nest.planners.planner.Planner`."""
+        """Its plan, priced once more; see :class:`nest.planners.planner.PlanningMethod`."""
         if self.planner is None:
             raise NoPlanError(self.problem)
         try:
@@ -120,8 +120,9 @@ class _Checked(NamedTuple):
 
 
 def _entry(
-    name: str, one: Planner, model: Model | Profile, cluster: Cluster, job: Job, space: SearchSpace
-) -> Entry:
+    name: str, one: PlanningMethod, model: Model | Profile, cluster: Cluster, job: Job,
+    space: SearchSpace,
+) -> ComparedPlan:
     started = time.perf_counter()
     plan, reason = None, None
     try:

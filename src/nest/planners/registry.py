@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from nest.errors import InputError
-from nest.planners.planner import Planner
+from nest.planners.planner import PlanningMethod
 
 GROUP = "nest.planners"
 PACKAGE = "nest-planner"
@@ -41,7 +41,7 @@ class Registration(NamedTuple):
     problem: str | None = None
     """Why it cannot be asked."""
 
-    def make(self, options: Mapping[str, Any]) -> Planner:
+    def make(self, options: Mapping[str, Any]) -> PlanningMethod:
         """Import its class and make a planner.
 
         Parameters
@@ -55,7 +55,7 @@ class Registration(NamedTuple):
         """
         point = EntryPoint(self.name, self.target, GROUP)
         if self.package is None:
-            made: Planner = point.load()(**options)
+            made: PlanningMethod = point.load()(**options)
             return made
         if self.problem is not None:
             raise self._unusable(self.problem)
@@ -66,7 +66,7 @@ class Registration(NamedTuple):
             raise self._unusable(f"{type(error).__name__}: {error}") from error
         if name != self.name or not plans:
             raise self._unusable(f"its name is {name!r:.60}" if plans else "plan is no method")
-        found: Planner = other
+        found: PlanningMethod = other
         return found
 
     def _unusable(self, problem: str) -> UnusablePlanner:
@@ -118,7 +118,7 @@ def usable() -> list[str]:
     return [name for name, one in registered().items() if one.problem is None]
 
 
-def planner(name: str, **options: Any) -> Planner:
+def planner(name: str, **options: Any) -> PlanningMethod:
     """Make a planner.
 
     Parameters
