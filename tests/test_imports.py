@@ -120,6 +120,15 @@ def test_no_module_imports_itself_through_others() -> None:
     assert not circles
 
 
+def test_a_class_name_stands_for_one_thing() -> None:
+    places: dict[str, list[str]] = {}
+    for module in MODULES:
+        for node in ast.walk(ast.parse(source(module).read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(module)
+    assert not {name: found for name, found in places.items() if len(found) > 1}
+
+
 @pytest.mark.parametrize("module", [name for name in MODULES if part(name) == "_kernels"])
 def test_kernels_know_numpy_numba_and_the_forms_only(module: str) -> None:
     roots = {name if name.startswith("nest") else name.split(".")[0] for name in imports(module)}

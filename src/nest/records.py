@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nest.forms.chunk import ChunkCosts, LayerSeconds, Parts
-from nest.forms.stage import Stage
+from nest.forms.stage import StageSeconds
 
 SIZES = {float: np.float64, int: np.int64, bool: np.bool_}
 
@@ -64,7 +64,7 @@ class Back(NamedTuple):
     """Bytes while it is recomputed."""
 
 
-class State(NamedTuple):
+class StateRow(NamedTuple):
     """States of a layer with a way of ZeRO: seconds, but for the two that are bytes."""
 
     gathered: float
@@ -112,8 +112,8 @@ class Unfinished(NamedTuple):
     start: float
 
 
-AHEAD, BACK, STATE = record(Ahead), record(Back), record(State)
-class Change(NamedTuple):
+AHEAD, BACK, STATE = record(Ahead), record(Back), record(StateRow)
+class ChangeRow(NamedTuple):
     """What a recompute policy changes of a layer without it."""
 
     backward: float
@@ -136,12 +136,12 @@ class Total(NamedTuple):
 
 
 LAYER, LAYER_BYTES = record(LayerSeconds, LayerBytes), record(LayerBytes)
-PARTS, CHANGE = record(Parts), record(Change)
+PARTS, CHANGE = record(Parts), record(ChangeRow)
 TOTAL = record(Total, Unfinished, LayerBytes)
 
 
-class Option(NamedTuple):
-    """What is known of a configuration of a stage besides the fields of ``nest.forms.stage.Stage``.
+class OptionRow(NamedTuple):
+    """What is known of a configuration of a stage besides ``nest.forms.stage.StageSeconds``.
 
     All but ``degrees`` decide between two, or follow from what does.
     """
@@ -218,7 +218,7 @@ class Fast(NamedTuple):
 
 FAST = record(Fast)
 LEAST, FRONT = record(Least), record(Front)
-OPTION = record(Stage, Option)
+OPTION = record(StageSeconds, OptionRow)
 
 
 class Candidate(NamedTuple):
@@ -233,7 +233,7 @@ class Candidate(NamedTuple):
     """Bytes on a device of a byte per sample that a stage passes on."""
 
 
-class Link(NamedTuple):
+class LinkRow(NamedTuple):
     """A way between two blocks."""
 
     per_byte: float
@@ -278,10 +278,10 @@ class Pipe(NamedTuple):
     """Least seconds of a step for each second that a micro-batch computes."""
 
 
-CANDIDATE, LINK, EXCHANGED, PIPE = map(record, (Candidate, Link, Exchanged, Pipe))
+CANDIDATE, LINK, EXCHANGED, PIPE = map(record, (Candidate, LinkRow, Exchanged, Pipe))
 
 
-class Answer(NamedTuple):
+class AnswerRow(NamedTuple):
     """What is known of a pipeline of a search."""
 
     best: float
@@ -295,12 +295,12 @@ class Answer(NamedTuple):
     open: bool
     """It may have a plan of the questions that are looked at together."""
     run: int
-    """Where those of ``Work.decided`` of its runs begin, behind its own."""
+    """Where those of ``UniformWork.decided`` of its runs begin, behind its own."""
     layout: int
     """Where those of its layouts begin."""
 
 
-class Now(NamedTuple):
+class NowRow(NamedTuple):
     """What a search looks at."""
 
     candidate: int
@@ -337,7 +337,7 @@ class Now(NamedTuple):
     """1: there was no room for more labels."""
 
 
-class Kind(NamedTuple):
+class KindRow(NamedTuple):
     """A layer of a kind at the least, under any of some policies, wherever it is; seconds."""
 
     forward: float
@@ -381,7 +381,7 @@ class Kind(NamedTuple):
     back: float
 
 
-class Body(NamedTuple):
+class BodyRow(NamedTuple):
     """Layers of the body at the least; then all layers."""
 
     seconds: float
@@ -393,7 +393,7 @@ class Body(NamedTuple):
     freed: float
     """Bytes that recompute frees of a layer that it applies to."""
     two: float
-    """The most of any :class:`Kind`, as the next three."""
+    """The most of any :class:`KindRow`, as the next three."""
     three: float
     ahead: float
     back: float
@@ -444,7 +444,7 @@ class ChunkBytes(NamedTuple):
     """The same of the figures of a backward in two parts, and beside a forward."""
 
 
-class Rank(NamedTuple):
+class RankRow(NamedTuple):
     """A stage of a pipeline that is looked at; seconds unless noted."""
 
     near: float
@@ -491,5 +491,6 @@ class Rank(NamedTuple):
     """Most bytes of activations."""
 
 
-ANSWER, NOW, KIND, BODY, BEFORE, RANK = map(record, (Answer, Now, Kind, Body, Before, Rank))
+ANSWER, NOW, KIND, BODY, BEFORE, RANK = map(
+    record, (AnswerRow, NowRow, KindRow, BodyRow, Before, RankRow))
 FIGURES = record(ChunkCosts, Unfinished, ChunkBytes)

@@ -143,7 +143,7 @@ def test_figures_that_all_schedules_have() -> None:
 def test_a_label_stays_that_is_better_in_one_figure(figure: str) -> None:
     """What add_stage reads of the stages behind decides, each figure by itself."""
     insert = getattr(pipeline.insert, "py_func", pipeline.insert)
-    w = cast(pipeline.Work, SimpleNamespace(
+    w = cast(pipeline.LabelWork, SimpleNamespace(
         state=np.zeros(pipeline.STATE, np.int64), cell=np.zeros((4, one_f_one_b.FIGURES + 1)),
         cell_links=np.zeros((4, 3), np.int64), new=np.ones(one_f_one_b.FIGURES + 1)))
     w.state[pipeline.DECIDE] = one_f_one_b.UNTIED

@@ -41,7 +41,7 @@ from nest.costs.stage import Hop, chunk_costs, layer_seconds
 from nest.forms import gpipe as gpipe_form
 from nest.forms import one_f_one_b
 from nest.forms.chunk import ChunkCosts, LayerSeconds
-from nest.forms.stage import Stage
+from nest.forms.stage import StageSeconds
 from nest.network.network import load_network
 from nest.records import FIGURES, LAYER, OPTION, columns
 from nest.search import compiled
@@ -102,8 +102,8 @@ def test_forms_are_the_same_compiled() -> None:
             both, gap, *figures = rng.random(12) * (n > 0)
             counts = (n, m, m // 2) if form is one_f_one_b else (n, m)
             wanted, found = [0.0] * form.FIGURES, np.zeros(form.FIGURES)
-            form.add_stage(old.tolist(), Stage(*figures), both, gap, *counts, wanted)
-            put(old, Stage(*figures), both, gap, *counts, found)
+            form.add_stage(old.tolist(), StageSeconds(*figures), both, gap, *counts, wanted)
+            put(old, StageSeconds(*figures), both, gap, *counts, found)
             assert found == pytest.approx(np.array(wanted), rel=1e-12)
 
 
@@ -323,7 +323,7 @@ def test_room_for_options_makes_no_difference(monkeypatch: pytest.MonkeyPatch) -
     grown = 0
     wider = options.wider
 
-    def counted(w: options.Work) -> options.Work:
+    def counted(w: options.OptionWork) -> options.OptionWork:
         nonlocal grown
         grown += 1
         return wider(w)

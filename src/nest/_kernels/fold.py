@@ -1,7 +1,7 @@
 """A stage from its layers, and an option from a stage.
 
 Shapes: T layer kinds, R recompute policies, G signatures. ``t`` is a ``nest.search.tables.Tables``,
-``w`` a ``nest._kernels.options.Work``.
+``w`` a ``nest._kernels.options.OptionWork``.
 """
 
 from __future__ import annotations

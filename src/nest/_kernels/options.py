@@ -27,7 +27,7 @@ OPTIONS, EACH = 65536, 16
 """Room at first: options in all, and of a signature under one price."""
 
 
-class Work(NamedTuple):
+class OptionWork(NamedTuple):
     """Arrays that :func:`select` makes and its helpers fill."""
 
     wanted: Wanted
@@ -78,7 +78,7 @@ def work_of(t, wanted, options=OPTIONS, each=EACH):
     G, T, R, longest = len(t.part), t.ahead.shape[1], t.back.shape[1], int(t.depth.max())
     place = np.cumsum(wanted.most > PART, axis=1, dtype=np.int32) - 1
     places = int(place[:, -1].max()) + 1
-    return Work(
+    return OptionWork(
         wanted=wanted, first=np.zeros((int(t.price[-1]) + 1, G + 1), np.int64),
         options=np.empty(options, OPTION), place=place, kept=np.empty((places, each), OPTION),
         sequence=np.empty(each, np.int64), tally=np.zeros(places, np.int64), base=np.empty(G),

@@ -36,7 +36,7 @@ from nest.forms.one_f_one_b import (
     REST,
     SHARE,
 )
-from nest.forms.stage import Stage
+from nest.forms.stage import StageSeconds
 from nest.records import FRONT, LEAST
 
 add_stage, add_gpipe_stage = form(one_f_one_b.add_stage), form(gpipe.add_stage)
@@ -63,7 +63,7 @@ CELLS, KEPT, TRIED, RANKED = range(4)
 BELOW, DROPPED = range(2)
 
 
-class Work(NamedTuple):
+class LabelWork(NamedTuple):
     """Arrays that :func:`solve` makes and its helpers fill."""
 
     state: np.ndarray
@@ -142,7 +142,7 @@ def work_of(p, limit):
     L, K = len(p.depths) - 1, p.price.shape[1] - 1
     deepest, half = int(np.flatnonzero(p.depths).max(initial=0)), p.micro_batches // 2
     figures, cells = gpipe if p.gpipe else one_f_one_b, (L + 1) * (K + 1)
-    w = Work(
+    w = LabelWork(
         state=np.zeros(STATE, np.int64), counts=np.zeros(4, np.int64),
         seconds=np.array([limit, np.inf]), values=np.zeros((LABELS, FIGURES)),
         links=np.empty((LABELS, LINKS), np.int64), cell=np.empty((CELL, FIGURES + 1)),
@@ -336,7 +336,7 @@ def _cell(p, w, s, i, k, width):
 @inlined
 def _stage(option):
     """What the forms take of an option."""
-    return Stage(
+    return StageSeconds(
         option.forward, option.backward, option.last, option.turn, option.chase,
         option.queue_forward, option.queue_backward, option.wait, option.left, option.later)
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import MutableSequence, Sequence
 
 from nest.forms.chunk import ChunkCosts
-from nest.forms.stage import Stage
+from nest.forms.stage import StageSeconds
 
 # END and SHARE have the numbers that they have under 1F1B; the last two are of copies alone.
 (DOWN, UP, SLOWEST_FORWARD, SLOWEST_BACKWARD, TURNED, END, RETURNED, SHARE, DONE, READY,
@@ -32,21 +32,21 @@ NOTHING = (0.0, 0.0, 0.0, 0.0, 0.0, NEVER, 0.0, 0.0, NEVER, NEVER, 0.0)
 """Figures behind the last stage."""
 
 
-def stage_of(c: ChunkCosts) -> Stage:
+def stage_of(c: ChunkCosts) -> StageSeconds:
     """A stage of one chunk, whose figures are those of :mod:`nest.forms.chunk`.
 
     All backwards but the last have one behind.
     """
     last, trailing = c.backward - c.late, max(0.0, c.trailing - c.trails_backward)
     tied = c.tied > 0.0
-    return Stage(
+    return StageSeconds(
         c.forward, last + c.late_back, last, c.turn, 0.0, c.queue_forward,
         c.queue_backward + trailing, c.wait,
         c.left if tied else c.left + c.update, c.tied + c.update if tied else 0.0)
 
 
 def add_stage(
-    old: Sequence[float], stage: Stage, both: float, gap: float, n: int, m: int,
+    old: Sequence[float], stage: StageSeconds, both: float, gap: float, n: int, m: int,
     new: MutableSequence[float],
 ) -> None:
     """Fill ``new`` with the figures of a stage in front of the ``n`` that have ``old``.

@@ -31,7 +31,7 @@ from __future__ import annotations
 from collections.abc import MutableSequence, Sequence
 
 from nest.forms.chunk import ChunkCosts
-from nest.forms.stage import Stage
+from nest.forms.stage import StageSeconds
 
 # Labels are compared in this order; without copies of an embedding the last three decide nothing.
 (REST, AFTER, DONE, IDLE, BACK, END, BEHIND, SHARE, BEFORE_LAST, PAIR, LAST_TRIP, BEFORE_HALF,
@@ -43,11 +43,11 @@ NOTHING = (0.0, 0.0, NEVER, NEVER, NEVER, NEVER, 0.0, 0.0, NEVER, 0.0, 0.0, NEVE
 """Figures behind the last stage."""
 
 
-def stage_of(c: ChunkCosts) -> Stage:
+def stage_of(c: ChunkCosts) -> StageSeconds:
     """A stage of one chunk, whose figures are those of :mod:`nest.forms.chunk`."""
     trailing = max(0.0, c.trailing - c.trails_backward)
     tied = c.tied > 0.0
-    return Stage(
+    return StageSeconds(
         c.forward, c.backward, c.backward - c.late, c.turn,
         c.chase + max(0.0, c.trailing - c.trails_forward - c.trails_backward),
         c.queue_forward, c.queue_backward + c.late_back - c.late + trailing, c.wait,
@@ -55,7 +55,7 @@ def stage_of(c: ChunkCosts) -> Stage:
 
 
 def add_stage(
-    old: Sequence[float], stage: Stage, both: float, gap: float, n: int, m: int, half: int,
+    old: Sequence[float], stage: StageSeconds, both: float, gap: float, n: int, m: int, half: int,
     new: MutableSequence[float],
 ) -> None:
     """Fill ``new`` with the figures of a stage in front of the ``n`` that have ``old``.
@@ -87,7 +87,7 @@ def add_stage(
 
 
 def add_passes(
-    old: Sequence[float], stage: Stage, both: float, gap: float, n: int, m: int, half: int,
+    old: Sequence[float], stage: StageSeconds, both: float, gap: float, n: int, m: int, half: int,
     new: MutableSequence[float],
 ) -> float:
     """The same of the figures that follow passes; when the last forward ends at the least.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Stage(NamedTuple):
+class StageSeconds(NamedTuple):
     """Seconds of a micro-batch on a stage, and of what comes before the first and after the last.
 
     GPipe runs no forward behind a backward; its backwards but the last have others behind them.

@@ -66,7 +66,7 @@ class Problem(NamedTuple):
     first: Ints
     """(P, G+1) see ``_kernels.options.select``; options by ascending t."""
     option: Any
-    """(O,) records, see :class:`nest.records.Option`."""
+    """(O,) records, see :class:`nest.records.OptionRow`."""
     hop_bytes: Floats
     """(L+1,) bytes handed over at a cut, one way."""
     hop_per_byte: Floats
@@ -91,7 +91,7 @@ class Rings(NamedTuple):
     others hold too, a class is one of places times one of ``twin``, and D counts pipelines; else 1.
     """
     hop: Any
-    """(B, S+1) records between stages s-1 and s, see :class:`nest.records.Link`."""
+    """(B, S+1) records between stages s-1 and s, see :class:`nest.records.LinkRow`."""
     wrap: Any
     """(B, S+1) the same from the last of s stages to the first."""
     twin: Any

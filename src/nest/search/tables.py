@@ -28,7 +28,7 @@ class Tables(NamedTuple):
     back: Any
     """(U, R, T) records, see :class:`nest.records.Back`: the same backward."""
     state: Any
-    """(V, Z, T) records, see :class:`nest.records.State`."""
+    """(V, Z, T) records, see :class:`nest.records.StateRow`."""
     body: Ints
     """(C,) body of each candidate."""
     held: Ints

@@ -28,7 +28,7 @@ MEMORY = 4 * 2**30
 """Bytes of addresses that the process of a sweep may have (chosen: of a million points)."""
 
 
-class Outcome(NamedTuple):
+class SweepOutcome(NamedTuple):
     """How a sweep ended."""
 
     state: str
@@ -57,10 +57,10 @@ class Apart:
         self._process.start()
         other.close()
 
-    def run(self, follow: Callable[[StudyProgress], object]) -> Outcome:
+    def run(self, follow: Callable[[StudyProgress], object]) -> SweepOutcome:
         """Answer its questions until it is over."""
-        found = Outcome("failed", "the process of the sweep ended: it may need more memory than it "
-                        "is given; what is answered is kept")
+        found = SweepOutcome("failed", "the process of the sweep ended: it may need more memory "
+                             "than it is given; what is answered is kept")
         with suppress(EOFError, OSError):
             while True:
                 kind, number, data = self._pipe.recv()
@@ -156,11 +156,11 @@ def _work(pipe: Connection, text: str, folder: str, width: int) -> None:
         study = Study.parse(json.loads(text), "study")
         found = sweep(study, folder, engine=Engine("server", lambda: handed, lambda one: width),
                       progress=handed.follow, question=failed)
-        outcome = Outcome("done" if found.complete else "cancelled")
+        outcome = SweepOutcome("done" if found.complete else "cancelled")
     except NestError as error:
-        outcome = Outcome("failed", str(error))
+        outcome = SweepOutcome("failed", str(error))
     except Exception as error:
-        outcome = Outcome("failed", f"{type(error).__name__}: {error}")
+        outcome = SweepOutcome("failed", f"{type(error).__name__}: {error}")
     with suppress(OSError):
         handed.send("over", 0, outcome)
 

@@ -16,7 +16,7 @@ from nest._kernels.orders import (
 )
 
 
-class Way(NamedTuple):
+class PassWay(NamedTuple):
     """How a pipeline runs its passes."""
 
     micro_batches: int
@@ -45,12 +45,12 @@ def way_of(pipe, micro_batches):
     schedule, copies = pipe.schedule, copies_of(pipe.schedule)
     m, loops = micro_batches // copies, schedule == INTERLEAVED or (
         schedule == COMBINED and pipe.pp > 1)
-    return Way(m, copies, split_of(schedule), together_of(schedule), loops, is_looped(schedule),
+    return PassWay(m, copies, split_of(schedule), together_of(schedule), loops, is_looped(schedule),
                group_of(schedule, m, pipe.group), last_group(schedule, m, pipe.group),
                loops and m % pipe.group > 0, gathers(schedule))
 
 
-class Sums(NamedTuple):
+class StageSums(NamedTuple):
     """Layers of a stage and around it at the least; seconds of a micro-batch unless noted."""
 
     front: float
@@ -73,7 +73,7 @@ class Sums(NamedTuple):
     back_busy: float
 
 
-class Stage(NamedTuple):
+class StageBound(NamedTuple):
     """No step is shorter than ``max(first, trip) + own + last``; seconds."""
 
     first: float
@@ -103,7 +103,7 @@ def stage_bound(w, pipe, way, s, sums, layers, begin, end):
                 + (all_near - near) / 2 - sums.ran)
     elif way.split:  # the first backward for inputs waits for those of all stages behind
         trip = begin + model.forward + sums.behind - sums.ran
-    return Stage(first, own, last, trip)
+    return StageBound(first, own, last, trip)
 
 
 @leaf

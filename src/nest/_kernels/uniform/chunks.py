@@ -9,7 +9,7 @@ from nest._kernels.layers import add_parts, chunk_costs
 from nest._kernels.orders import DUALPIPE, DUALPIPEV, ZB_V
 
 LEAST = -1
-"""``Now.first`` of a question of the seconds without recompute, the bytes with the policy."""
+"""``NowRow.first`` of a question of the seconds without recompute, the bytes with the policy."""
 
 
 @leaf

@@ -5,7 +5,7 @@ from __future__ import annotations
 from nest._kernels import form, leaf, piece
 from nest._kernels.orders import GPIPE, LOOPED_BFS
 from nest._kernels.pipeline import SLACK
-from nest._kernels.uniform.bound import Sums, stage_bound, way_of
+from nest._kernels.uniform.bound import StageSums, stage_bound, way_of
 from nest._kernels.uniform.chunks import figures_in_parts, figures_of, position_of
 from nest._kernels.uniform.decided import note_bytes
 from nest._kernels.uniform.price import few_in, passes_of
@@ -96,7 +96,7 @@ def _stage_fits(t, q, a, w, way, s, top):
     front, end = w.cuts[position_of(pipe, s, 0)], w.cuts[position_of(pipe, s, v - 1) + 1]
     model, before, behind = w.before[len(a.order)], w.before[front], w.before[end]
     back = model.inputs - behind.inputs if way.split else model.backward - behind.backward
-    bound = stage_bound(w, pipe, way, s, Sums(
+    bound = stage_bound(w, pipe, way, s, StageSums(
         before.forward, before.backward, back, own, left + update, ran, spared, away, back_away,
         busy, back_busy), len(a.order), 0.0, 0.0)
     rank.room = t.limit_bytes - resident - work - buffers

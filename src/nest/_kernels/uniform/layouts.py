@@ -19,7 +19,7 @@ from nest._kernels.orders import (
     together_of,
 )
 from nest._kernels.pipeline import SLACK
-from nest._kernels.uniform.bound import Sums, ends_of, stage_bound, waits_of, way_of
+from nest._kernels.uniform.bound import StageSums, ends_of, stage_bound, waits_of, way_of
 from nest._kernels.uniform.decided import is_decided, look_at, note_bytes
 from nest.forms import orders
 
@@ -83,7 +83,7 @@ def has_room(t, a, w, k, top):
 class Seen(NamedTuple):
     """What layers of a stage by kind say."""
 
-    sums: Sums
+    sums: StageSums
     held: float
     """Bytes."""
     fresh: float
@@ -95,7 +95,7 @@ class Seen(NamedTuple):
 @inlined
 def _see(t, w, way, v, times, layers, some):
     """Sum up a stage: ``times`` (V,) its forwards of each chunk in front of its first backward,
-    ``layers`` (5, T) by kind, ``some`` as :class:`nest.records.Now`."""
+    ``layers`` (5, T) by kind, ``some`` as :class:`nest.records.NowRow`."""
     m, body = way.micro_batches, w.body[0]
     first, inner, last = times[0], times[1 if v > 2 else 0], times[v - 1]
     own = front = after = behind = left = ran = held = room = fresh = reduced = 0.0
@@ -138,7 +138,7 @@ def _see(t, w, way, v, times, layers, some):
         held += room
     own += max(waits_of(two, three, v, body.two, body.three), queue)
     ran += late + body.back if way.loops else 0.0
-    return Seen(Sums(front, after, behind, own, left, ran, body.ahead if way.in_a_row else 0.0,
+    return Seen(StageSums(front, after, behind, own, left, ran, body.ahead if way.in_a_row else 0.0,
                      away, back_away, busy, back_busy), held, fresh, reduced + left)
 
 

@@ -18,7 +18,7 @@ LABELS = 1 << 14
 
 
 class Labels(NamedTuple):
-    """Arrays for ``labels``; names as in ``nest._kernels.pipeline.Work``."""
+    """Arrays for ``labels``; names as in ``nest._kernels.pipeline.LabelWork``."""
 
     state: np.ndarray
     """int64 (STATE,)"""
@@ -38,7 +38,7 @@ class Labels(NamedTuple):
     """float64 (S+1, N+1) no step is shorter whose stages in front of one end at a cut."""
 
 
-class Work(NamedTuple):
+class UniformWork(NamedTuple):
     """Arrays that ``search.alike`` makes and its helpers fill; records of :mod:`nest.records`."""
 
     now: np.ndarray
@@ -118,7 +118,7 @@ def work_of(t, q, a, labels=LABELS):
         body[name][-1] = np.inf
     now = np.zeros(1, NOW)
     now["guess"] = now["unproved"] = np.inf
-    return Work(
+    return UniformWork(
         now=now, answer=answer, found=np.zeros((Q, chunks + 1), np.int64),
         layers=np.empty((Y, R, T), LAYER), kind=kind, body=body, before=np.zeros(N + 1, BEFORE),
         again=np.zeros(N, np.int64), figures=figures,
@@ -137,7 +137,7 @@ def work_of(t, q, a, labels=LABELS):
 
 
 def _answers(a):
-    """Nothing known of any pipeline yet, and the length of ``Work.decided``."""
+    """Nothing known of any pipeline yet, and the length of ``UniformWork.decided``."""
     first, last = a.pipe["first"], a.pipe["last"]
     listed, parts = np.flatnonzero(first < last), np.ones((len(first), 2), np.int64)
     parts[listed, 0] += a.run[last[listed] - 1] - a.run[first[listed]] + 1

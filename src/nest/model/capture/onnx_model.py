@@ -29,13 +29,13 @@ def from_onnx(path: str | os.PathLike[str]) -> OperatorGraph:
         not known (the model has symbolic dimensions).
     """
     where = shorten(os.fspath(path), 300)[1:-1]
-    data = read_bytes(path, LARGEST)
     try:
         import onnx
         from onnx import shape_inference
     except ImportError:
         raise InputError(f"{where}: onnx is not installed; needed: pip install "
                          "'nest-planner[onnx]'") from None
+    data = read_bytes(path, LARGEST)
     try:
         model = onnx.load_from_string(data)
         model = shape_inference.infer_shapes(model)
