@@ -15,7 +15,7 @@ from test_exports_megatron import small
 
 import nest
 from nest.errors import InputError, UnsupportedError
-from nest.exports import chakra
+from nest.simulation import chakra
 
 COMPUTE, SEND, RECEIVE, COLLECTIVE = 4, 5, 6, 7
 

@@ -11,7 +11,7 @@ from test_exports_megatron import small
 
 import nest
 from nest.errors import UnsupportedError
-from nest.exports import simai
+from nest.simulation import simai
 from nest.simulation.graph import StepGraph
 
 

@@ -18,6 +18,7 @@ from nest.inputs import Cluster
 from nest.inputs.offload import OFFLOAD_MODULES, Offload
 from nest.model.legality import offload_problem
 from nest.search.offloads import search
+from nest.search.query import Query
 
 pytestmark = pytest.mark.kernels
 INSTANCES = int(os.environ.get("NEST_INSTANCES", "160"))
@@ -72,8 +73,8 @@ def test_no_way_to_use_the_hosts_is_better(start):
         cluster = with_hosts(rng, x.cluster)
         ways = rng.sample(found := ways_of(rng, x, cluster), min(3, len(found)))
         oracle = {text: best_of(x, cluster, text).seconds for text in ways}
-        plan = search(x.chain, cluster, x.job, x.space.replace(offload=ways),
-                      beyond_stack=True)
+        plan = search(Query(x.chain, cluster, x.job, x.space.replace(offload=ways),
+                            beyond_stack=True))
         fitting = [seconds for seconds in oracle.values() if seconds is not None]
         assert plan.step_time == pytest.approx(min(fitting, default=float("inf")), rel=1e-9), seed
         assert plan.lower_bound == plan.step_time

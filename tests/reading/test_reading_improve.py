@@ -361,8 +361,7 @@ def test_what_megatron_refuses_beside_the_plan_is_taken_out(
     argument: str, slow: str, space: dict[str, Any], stays: bool, tmp_path: Path,
     cluster: nest.Cluster,
 ) -> None:
-    path = script(tmp_path, line(SLOW=slow, KEPT=f"{KEPT} --{argument}" + (
-        " yes" if argument.startswith("distribute") else "")))
+    path = script(tmp_path, line(SLOW=slow, KEPT=f"{KEPT} --{argument}"))
     found = nest.improve(path, cluster, nest.SearchSpace(**space), in_place=True)
     assert (f"--{argument}" in found.files["run.sh"]) == stays
     assert (f"--{argument}" in {one.name for one in found.arguments}) != stays

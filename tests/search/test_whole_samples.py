@@ -107,6 +107,7 @@ def test_exchanges_that_are_left_out_are_dominated(
             tuple(map(int, row)) for row in np.stack([f.listing.outer, *rows]).T}
 
     few, kept = listed()
-    monkeypatch.setattr(Exchanges, "worse", lambda *given: np.zeros(len(given[3]), dtype=np.bool_))
+    monkeypatch.setattr(Exchanges, "worse", lambda *given, group=None: np.zeros(
+        len(given[3]), dtype=np.bool_))
     many, same = listed()
     assert few < many and kept == same

@@ -200,4 +200,5 @@ def _part(rules: Capabilities | None, listed: list[Pipeline]) -> SpacePart:
     searched behind all others: then most of their candidates are pruned."""
     one = [pipeline for pipeline in listed if copies(pipeline.schedule) == 1]
     first = tuple(pipeline for pipeline in one if pipeline.schedule != COMBINED) or tuple(one)
-    return SpacePart(rules, first, tuple(one for one in listed if one not in {*first}))
+    at_once = {*first}
+    return SpacePart(rules, first, tuple(one for one in listed if one not in at_once))
