@@ -217,12 +217,30 @@ class Real(float):
     __hash__ = float.__hash__
 
 
+class Row:
+    """A record that counts loads and stores of its fields; finding it is neither."""
+
+    def __init__(self, fields: dict[str, Any]) -> None:
+        vars(self).update(fields)
+
+    def __getattribute__(self, name: str) -> Any:
+        if not name.startswith("__"):
+            TALLY.add("loads")
+        return super().__getattribute__(name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        TALLY.add("stores")
+        super().__setattr__(name, value)
+
+
 class Memory(np.ndarray[Any, Any]):
     """An array of objects that counts loads and stores of its elements."""
 
     def __getitem__(self, at: Any) -> Any:
+        if isinstance(at, str):
+            return _memory([getattr(row, at) for row in self.ravel()])
         found = super().__getitem__(at)
-        if not isinstance(found, np.ndarray):
+        if not isinstance(found, (np.ndarray, Row)):
             TALLY.add("loads")
         return found
 
@@ -255,12 +273,19 @@ for _word, _names in {"additions": ("add", "sub"), "multiplications": ("mul",),
             setattr(Real, f"__r{_name}__", _counting(_word, _operation, True))
 
 
+def _counted(x: Any) -> Any:
+    return Real(x) if isinstance(x, float) else x
+
+
 def _memory(array: Any) -> Memory:
     """Arrays and numbers as ones that count; whole numbers and flags count as memory only."""
     plain = np.asarray(array)
     items = plain.ravel().tolist()
     made = np.empty(plain.size, dtype=object)
-    made[:] = [Real(x) if isinstance(x, float) else x for x in items]
+    if plain.dtype.names:
+        items = [Row({name: _counted(x) for name, x in zip(plain.dtype.names, row, strict=True)})
+                 for row in items]
+    made[:] = [_counted(x) for x in items]
     return made.reshape(plain.shape).view(Memory)
 
 

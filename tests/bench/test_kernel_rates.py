@@ -13,7 +13,6 @@ import kernels  # noqa: E402
 from cases import Case  # noqa: E402
 
 
-@pytest.mark.xfail(reason="bench/kernels.py counts loads of plain arrays, not of records yet")
 @pytest.mark.kernels
 def test_every_part_of_a_search_is_clocked() -> None:
     run = kernels.profile(Case("bert-large", "h100-spine-leaf", 16))
