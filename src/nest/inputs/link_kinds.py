@@ -6,6 +6,7 @@ H100.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from nest.inputs import catalog
@@ -41,6 +42,7 @@ def device_rate(kind: str, device: str) -> float | None:
     return None if found is None else parse_bandwidth(found)
 
 
+@cache
 def rates(kind: str | None) -> frozenset[float]:
     """Bytes/s that the types of device have on a kind of link; empty: it joins other things."""
     known = {} if kind is None else catalog.link_kinds().get(kind, {}).get("devices", {})

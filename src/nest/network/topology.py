@@ -101,11 +101,6 @@ class Topology:
         return numbers
 
     @cached_property
-    def first_link_V(self) -> Ints:
-        """Number of the first link out of each node and, at the end, E; int64 of shape (V+1,)."""
-        return np.searchsorted(self.source_E, np.arange(len(self.nodes) + 1)).astype(np.int64)
-
-    @cached_property
     def index(self) -> dict[str, int]:
         """Number of each node by its name."""
         return {name: number for number, name in enumerate(self.nodes)}
