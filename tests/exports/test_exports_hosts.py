@@ -137,7 +137,7 @@ def test_a_rank_that_dies_ends_the_others(tmp_path: Path) -> None:
         ["bash", str(tmp_path / "launch.sh")], capture_output=True, text=True, check=False,
         timeout=50, env={"PATH": f"{tmp_path}:{os.environ['PATH']}", "NODE": "0", **GIVEN,
                          "PIDS": str(tmp_path / "pids")})
-    assert done.returncode == 7 and monotonic() - start < 30, done.stderr
+    assert done.returncode == 7 and monotonic() - start < 120, done.stderr
     pids = (tmp_path / "pids").read_text(encoding="utf-8").split()
     sleep(0.5)
     assert pids and not any(alive(pid) for pid in pids)

@@ -170,10 +170,10 @@ def test_a_thousand_devices_take_a_second_or_two(text: str) -> None:
     count = len(topology.device_N)
     ends = np.indices((count, count)).reshape(2, -1)
     routes = Routes(topology)
-    start = time.perf_counter()
+    start = time.process_time()  # others may use the machine
     load = routes.loads(*ends, np.ones(count**2))
     # about 1 s on an idle core; far more means that something grows that should not
-    assert time.perf_counter() - start < 10
+    assert time.process_time() - start < 10
     out = np.bincount(topology.source_E, weights=load)
     assert out[topology.device_N].min() >= count - 1
 
