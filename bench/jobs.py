@@ -16,7 +16,7 @@ from recipes import Recipe, planned, recipes, seconds, shape
 import nest
 from nest.errors import UnsupportedError
 from nest.evaluation.plans import Plan
-from nest.exports.megatron import RULES, SOFTWARE
+from nest.frameworks.megatron.write import RULES, SOFTWARE
 
 FILE = Path(__file__).with_name("jobs.yaml")
 SMALL = 0.01

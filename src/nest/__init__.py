@@ -76,13 +76,13 @@ _HOME = {
     "plan_batches": "api",
     "evaluate": "evaluation.evaluate",
     "explain": "explanation.explanation",
-    "export": "exports",
+    "export": "frameworks.targets",
     "from_torch": "model.capture",
     "load_graph": "model.capture",
-    "improve": "reading",
-    "Improvement": "reading",
-    "read": "reading",
-    "Reading": "reading",
+    "improve": "frameworks.improving",
+    "Improvement": "frameworks.improvement",
+    "read": "frameworks.reader",
+    "Reading": "frameworks.megatron.script",
     "replan": "replanning.replan",
     "simulate": "simulation",
     "sweep": "studies.sweep",
@@ -112,7 +112,11 @@ if TYPE_CHECKING:
     from nest.evaluation.plan_file import load_plan
     from nest.evaluation.plans import Plan
     from nest.explanation.explanation import explain
-    from nest.exports import export
+    from nest.frameworks.improvement import Improvement
+    from nest.frameworks.improving import improve
+    from nest.frameworks.megatron.script import Reading
+    from nest.frameworks.reader import read
+    from nest.frameworks.targets import export
     from nest.inputs import (
         Cluster,
         Configuration,
@@ -134,7 +138,6 @@ if TYPE_CHECKING:
     from nest.inputs.catalog import list_clusters, list_devices, list_models, list_stacks
     from nest.model.capture import from_torch, load_graph
     from nest.network.network import load_network
-    from nest.reading import Improvement, Reading, improve, read
     from nest.replanning.replan import replan
     from nest.replanning.result import Replan
     from nest.simulation import Simulation, simulate
@@ -156,7 +159,7 @@ def _replan_report(found: Replan, *page: Any) -> str:
 
 
 def _improvement_report(found: Improvement, *page: Any) -> str:
-    from nest.reading.improvement_text import improvement_text
+    from nest.frameworks.improvement_text import improvement_text
 
     return improvement_text(found, *page)
 

@@ -17,7 +17,7 @@ from launches import launched
 
 import nest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "reading"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "frameworks"))
 from improved import DEEPSPEED, MEGATRON, TITAN, TOML  # noqa: E402
 
 pytestmark = [pytest.mark.kernels, pytest.mark.skipif(

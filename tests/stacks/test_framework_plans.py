@@ -22,11 +22,11 @@ import nest
 from nest.costs.schedules import ONE_F_ONE_B, SCHEDULES
 from nest.costs.schedules import Path as SchedulePath
 from nest.errors import UnsupportedError
-from nest.exports import bridge
-from nest.exports.megatron import arguments, inexpressible, replica_by_replica, variables
-from nest.exports.megatron import options as export_options
-from nest.exports.settings import settings
 from nest.forms.passes import PASSES
+from nest.frameworks.megatron import write_bridge as bridge
+from nest.frameworks.megatron.write import arguments, inexpressible, replica_by_replica, variables
+from nest.frameworks.megatron.write import options as export_options
+from nest.frameworks.settings import settings
 from nest.inputs import load_stack
 from nest.model.schedules import position
 

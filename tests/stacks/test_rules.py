@@ -10,7 +10,7 @@ import pytest
 import nest
 from nest.errors import InputError
 from nest.evaluation.even import even_configuration
-from nest.exports.megatron import arguments, options
+from nest.frameworks.megatron.write import arguments, options
 from nest.inputs import catalog, load_stack
 from nest.inputs.capabilities import load_capabilities
 from nest.model import build_chain

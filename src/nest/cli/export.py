@@ -55,9 +55,8 @@ def export(
     """
     from nest.cli.inputs import check_counts
     from nest.evaluation.plan_file import looks_like_file, reread
-    from nest.exports import export
-    from nest.exports.folder import check_folder, write_folder
-    from nest.exports.targets import need_launcher, need_target
+    from nest.frameworks.folder import check_folder, write_folder
+    from nest.frameworks.targets import export, need_launcher, need_target
 
     need_target(target)
     need_launcher(launcher)

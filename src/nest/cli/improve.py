@@ -79,10 +79,10 @@ def improve(
 
     from nest.cli.inputs import check_counts, space_from
     from nest.cli.present import progress
-    from nest.exports.folder import check_folder, write_folder
+    from nest.frameworks.folder import check_folder, write_folder
+    from nest.frameworks.improving import improve as ask
+    from nest.frameworks.reader import devices_of
     from nest.network.network import load_network
-    from nest.reading import devices_of
-    from nest.reading import improve as ask
 
     check_counts(devices=devices, vocab=vocab, seq_len=seq_len, threads=threads)
     if folder is not None:

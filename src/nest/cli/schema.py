@@ -37,6 +37,7 @@ def document(name: str) -> dict[str, object]:
     from nest.bench.submission import PlannerSubmission
     from nest.evaluation.plans import Plan
     from nest.explanation.explanation import Explanation
+    from nest.frameworks.improvement import Improvement
     from nest.inputs import (
         Cluster,
         Configuration,
@@ -47,7 +48,6 @@ def document(name: str) -> dict[str, object]:
         SearchSpace,
     )
     from nest.questions import Answer, Failure, Question
-    from nest.reading.improvement import Improvement
     from nest.replanning.result import Replan
 
     written: dict[str, type[Description]] = {

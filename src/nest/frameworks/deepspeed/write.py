@@ -1,0 +1,267 @@
+"""DeepSpeed's JSON, and the arguments of what the JSON cannot say.
+
+Names and meanings of the JSON are those of deepspeed==0.19.8: deepspeed/runtime/config.py:447,
+deepspeed/runtime/zero/config.py, deepspeed/runtime/zero/offload_config.py,
+deepspeed/runtime/precision_config.py, deepspeed/runtime/pipe/engine.py:217; `.ci/frameworks` has
+DeepSpeed's own DeepSpeedConfig take them.
+Arguments are those of deepspeedai/Megatron-DeepSpeed@4efb479 megatron/arguments.py, whose
+`pretrain_gpt.py` is launched with a plan for the stacks of Megatron-DeepSpeed. A plan for DeepSpeed
+by itself launches a program of the user's with the same names, and two of this file's: how a
+pipeline divides its layers (``--partition-method``) and orders them (``--pipeline-schedule``) is
+decided by code.
+
+hpZ and MiCS keep second copies of parameters or shards; no plan that the rules let pass has them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+
+from nest.evaluation.plans import Plan
+from nest.frameworks.figures import Figures, figures, model_figures
+from nest.frameworks.script import LaunchScript
+from nest.frameworks.settings import Setting, flag, nested, settings, words
+from nest.frameworks.target import Files, Sheet, Target, model_of, stage_by_stage, written
+from nest.model import build_chain
+from nest.stacks.figures import plan_figures
+
+VERSION = "DeepSpeed 0.19.8"
+MEGATRON = "Megatron-DeepSpeed"
+"""Software whose own program is launched."""
+CONFIG = "ds_config.json"
+
+JSON = (
+    Setting("global_batch", "train_batch_size"),
+    Setting("micro_batch", "train_micro_batch_size_per_gpu"),
+    Setting("micro_batches", "gradient_accumulation_steps"),
+    Setting("precision", "bf16.enabled", {"bf16": True}, unless=("fp32",)),
+    Setting("precision", "fp16.enabled", {"fp16": True}, unless=("fp32",)),
+    Setting("gradients", "data_types.grad_accum_dtype", when={"zero": (1, 2, 3)}),
+    Setting("gradients", "communication_data_type", when={"zero": (1, 2, 3)}),
+    # Comes before the other with sequence parallelism, where it is fp32 by default
+    # (deepspeed/runtime/engine.py:2182, deepspeed/runtime/constants.py:236).
+    Setting("gradients", "seq_parallel_communication_data_type", when={"ulysses": (True,)}),
+    flag("untested", "zero_allow_untested_optimizer"),
+    Setting("zero", "zero_optimization.stage"),
+    # Gathered parameters are freed behind the forward pass, and gathered again: so are they priced.
+    Setting("reshard", "zero_optimization.stage3_max_reuse_distance", {True: 0, False: 10**12},
+            when={"zero": (3,)}),
+    Setting("overlap", "zero_optimization.overlap_comm", when={"zero": (1, 2, 3)}),
+    Setting("offload_optimizer", "zero_optimization.offload_optimizer.ratio", unless=(0.0,)),
+    Setting("offloads", "zero_optimization.offload_optimizer.device", {True: "cpu"},
+            unless=(False,)),
+    Setting("offloads", "zero_optimization.offload_optimizer.pin_memory", {True: True},
+            unless=(False,)),
+    Setting("pp", "pipeline.stages", unless=(1,)),
+    Setting("recompute", "pipeline.activation_checkpoint_interval", {"full": 1, "none": 0},
+            when={"pipeline": (True,)}),
+    Setting("scattered", "pipeline.pipe_partitioned", when={"pipeline": (True,)}),
+    Setting("scattered", "pipeline.grad_partitioned", when={"pipeline": (True,)}),
+    Setting("tp", "tensor_parallel.autotp_size", unless=(1,),
+            when={"pipeline": (False,), "megatron": (False,)}),
+    Setting("cp", "sequence_parallel_size", unless=(1,), when={"megatron": (False,)}),
+    Setting("dp", "data_parallel_size", when={"ulysses": (True,), "megatron": (False,)}),
+)
+"""Settings of the JSON. Where a plan has no pipeline, DeepSpeed divides products by itself
+(``autotp_size``); its pipelines leave that to the program. A program that divides them gives
+``deepspeed.initialize`` its groups (``mpu``)."""
+
+ARGUMENTS = (
+    Setting("tp", "tensor-model-parallel-size"),
+    Setting("pp", "pipeline-model-parallel-size"),
+    flag("pipeline", "no-pipeline-parallel", {False: True}),
+    Setting("cp", "ds-sequence-parallel-size", unless=(1,)),
+    Setting("ep", "moe-expert-parallel-size", unless=(1,)),
+    flag("expert_tp", "enable-expert-tensor-parallelism"),
+    flag("recompute", "deepspeed-activation-checkpointing", {"full": True},
+         when={"pipeline": (False,)}),
+    Setting("schedule", "pipeline-schedule", unless=("1f1b",), when={"megatron": (False,)}),
+    flag("schedule", "enable-zbh1-pipeline", {"zb1p": True}, when={"megatron": (True,)}),
+    Setting("partition", "partition-method", when={"pipeline": (True,), "megatron": (False,)}),
+)
+"""What the JSON does not say, as arguments."""
+
+MODEL = (
+    Setting("model.layers", "num-layers"),
+    Setting("model.hidden", "hidden-size"),
+    Setting("model.heads", "num-attention-heads"),
+    Setting("kv_groups", "num-key-value-heads"),
+    Setting("kv_channels", "kv-channels"),
+    Setting("model.ffn", "ffn-hidden-size"),
+    Setting("seq_len", "seq-length"),
+    Setting("positions", "max-position-embeddings"),
+    flag("model.rotary", "use-rotary-position-embeddings"),
+    Setting("model.norm", "normalization", unless=("layernorm",)),
+    flag("model.gated", "swiglu"),
+    flag("model.bias", "disable-bias-linear", {False: True}),
+    flag("model.tied_embeddings", "untie-embeddings-and-output-weights", {False: True}),
+    Setting("moe.experts", "num-experts"),
+    Setting("moe.top_k", "topk"),
+    Setting("moe.every", "expert-interval"),
+    flag("moe.plain", "disable-moe-token-dropping"),
+    Setting("no_dropout", "attention-dropout"),
+    Setting("no_dropout", "hidden-dropout"),
+)
+"""Arguments that describe the model to Megatron-DeepSpeed."""
+
+TRAINING = (
+    Setting("micro_batch", "micro-batch-size"),
+    Setting("global_batch", "global-batch-size"),
+    flag("precision", "bf16", {"bf16": True}),
+    flag("precision", "fp16", {"fp16": True}),
+    Setting("zero", "zero-stage"),
+    flag("sp", "sequence-parallel"),
+    Setting("recompute", "recompute-granularity", {"full": "full", "selective": "selective"},
+            unless=("none",)),
+    Setting("recompute_method", "recompute-method"),
+    Setting("recompute_layers", "recompute-num-layers"),
+    flag("flash", "use-flash-attn-v2"),
+    flag("offloads", "cpu-optimizer"),
+    Setting("optimizer", "optimizer", {"adam": "adam", "sgd-momentum": "sgd", "sgd": "sgd"}),
+    Setting("momentum", "sgd-momentum"),
+)
+"""Arguments that Megatron-DeepSpeed asks for beside the JSON, which says the same."""
+
+_PLAIN = {"kind": "decoder", "relative_positions": 0, "token_types": 0, "layer_norms": 2,
+          "final_norm": True, "embedding_norm": False, "head_transform": False, "head_bias": False,
+          "pooler": False, "vision": None, "chunked": False, "recurrence": None, "layer_types": (),
+          "unrotated": False, "parallel": False, "output_bias": False, "mlp_bias": False,
+          "qk_norm": False, "qkv_bias": False, "attention_gate": False, "sinks": False,
+          "patch_width": 0, "mla": None, "window": None, "mtp_layers": 0}
+"""Properties of a model that Megatron-DeepSpeed has no arguments for, and what they must be."""
+
+
+def figures_here(plan: Plan) -> Figures:
+    """Figures of a plan that the tables name."""
+    job, way, stage = plan.inputs.job, plan.configuration, plan.configuration.stages[0]
+    model, stack = model_of(plan), plan.inputs.job.stack
+    given = {**figures(job, way), **model_figures(model)}
+    narrow = "fp16" if job.precision == "fp16" else "bf16"
+    full = stage.recompute == "full"
+    return {
+        **given, "pipeline": way.pp > 1, "megatron": _megatron(plan), "ulysses": stage.cp > 1,
+        "expert_tp": model.moe is not None and stage.etp > 1,
+        "gradients": narrow if stack.gradient_dtype == "bf16" else "fp32",
+        "reshard": stack.reshard_after_forward, "overlap": stack.overlap_grad_reduce > 0.0,
+        "scattered": stack.scatter_gather and way.schedule != "dualpipev",
+        "flash": stack.flash_attention, "offloads": given["offload_optimizer"] != 0.0,
+        "untested": job.optimizer != "adam" and stage.zero > 0,
+        "partition": _partition(plan) if way.pp > 1 else None,
+        "recompute_method": ("block" if stage.recompute_layers else "uniform") if full else None,
+        "kv_groups": model.kv_heads if model.kv_heads != model.heads else None,
+        "kv_channels": model.head_dim if model.head_dim * model.heads != model.hidden else None,
+        "positions": model.positions or job.seq_len, "no_dropout": 0,
+        "momentum": 0.0 if job.optimizer == "sgd" else None, "moe.plain": model.moe is not None}
+
+
+def _megatron(plan: Plan) -> bool:
+    known = plan.inputs.job.stack.capabilities
+    return known is not None and known.software == MEGATRON
+
+
+def _partition(plan: Plan) -> str:
+    """How a PipelineModule divides the layers: those of a type, or all.
+
+    Source: deepspeed==0.19.8 deepspeed/runtime/pipe/module.py:398.
+    """
+    cuts = plan_figures(build_chain(model_of(plan)), plan.inputs.job, plan.configuration)["cuts"]
+    assert isinstance(cuts, frozenset)
+    return "type:transformer" if cuts & {"even", "front"} else "uniform"
+
+
+def _inexpressible(plan: Plan) -> Iterator[str]:
+    job, way = plan.inputs.job, plan.configuration
+    if job.optimizer == "muon":
+        yield "job.optimizer muon: which parameters it updates is the program's"
+    if (not way.stages[0].zero and job.precision in ("bf16", "fp16")
+            and job.stack.gradient_dtype == "fp32"):
+        yield (f"zero 0: without ZeRO DeepSpeed keeps gradients in {job.precision}, and the plan "
+               "is priced with fp32; plan with --zero 1,2,3, or a stack whose gradient_dtype is "
+               "bf16")
+    if _megatron(plan):
+        yield from _lacking(plan)
+
+
+def _lacking(plan: Plan) -> Iterator[str]:
+    """What Megatron-DeepSpeed has no argument for."""
+    model, job = model_of(plan), plan.inputs.job
+    for name, plain in _PLAIN.items():
+        if getattr(model, name) != plain:
+            yield f"model.{name}: Megatron-DeepSpeed's GPT has no argument for it"
+    if model.norm_bias != (model.norm == "layernorm"):
+        yield "model.norm_bias: Megatron-DeepSpeed's LayerNorm has a bias, its RMSNorm has none"
+    if model.positions and model.positions < job.seq_len:
+        yield (f"job.seq_len {job.seq_len}: the model has {model.positions} learned positions "
+               "(--max-position-embeddings)")
+    moe = model.moe
+    if moe is not None:
+        plain = {"ffn": model.ffn, "shared_ffn": 0, "router_bias": False, "clamped": False,
+                 "first_dense": 0, "every": 1, "groups": moe.group_limit}
+        for name, value in plain.items():
+            if getattr(moe, name) != value:
+                yield f"model.moe.{name}: Megatron-DeepSpeed's experts have no argument for it"
+        if moe.top_k > 2:
+            yield f"model.moe.top_k {moe.top_k}: Megatron-DeepSpeed sends a token to 1 or 2 experts"
+
+
+ASKED = {
+    "DATA_PATH": "data, as --data-path takes them",
+    "TOKENIZER": "folder or name of a Hugging Face tokenizer",
+    "CHECKPOINT": "folder that checkpoints are read from and saved to",
+    "LR": "learning rate",
+    "TRAIN_ITERS": "steps"}
+"""Variables that the user of Megatron-DeepSpeed sets, and what they are."""
+_DATA = [
+    "MEGATRON_DEEPSPEED=${MEGATRON_DEEPSPEED:-.}  # its folder",
+    'DATA=(--data-path "${DATA_PATH:-}" --tokenizer-type HFTokenizer',
+    '  --tokenizer-model "${TOKENIZER:-}" --save "${CHECKPOINT:-}" --load "${CHECKPOINT:-}"',
+    '  --save-interval "${SAVE_INTERVAL:-500}" --lr "${LR:-}" --train-iters "${TRAIN_ITERS:-}")']
+_UNSAID = ("optimizer and its learning rate, data, steps and checkpoints: PROGRAM",
+           f"clipping: gradient_clipping (1.0) in {CONFIG}")
+"""What neither plan nor JSON has: deepspeed==0.19.8 deepspeed/runtime/constants.py:203."""
+_MEGATRON_UNSAID = ("positions, initial values, schedule of the learning rate, weight decay, "
+                    "evaluation: arguments of megatron/arguments.py",)
+_OWN = {"PROGRAM": "program that calls deepspeed.initialize; it gets the arguments below"}
+
+
+def configuration(plan: Plan, title: str) -> str:
+    """The text of the JSON."""
+    found = nested(settings(JSON, figures_here(plan)))
+    return json.dumps({"nest": title, **found}, indent=2) + "\n"  # unknown keys are left alone
+
+
+def arguments(plan: Plan) -> Mapping[str, list[list[str]]]:
+    """Sections of arguments by name, the words of each argument."""
+    given = figures_here(plan)
+    tables: dict[str, tuple[Setting, ...]] = {"PARALLEL": ARGUMENTS}
+    if _megatron(plan):
+        tables = {"MODEL": MODEL, "PARALLEL": ARGUMENTS, "TRAINING": TRAINING}
+    return {name: words(settings(table, given)) for name, table in tables.items()}
+
+
+def environment(plan: Plan) -> dict[str, str]:
+    """Environment variables that the arguments ask for: Megatron-DeepSpeed's alone do.
+
+    Source: deepspeedai/Megatron-DeepSpeed@4efb479 megatron/arguments.py:431.
+    """
+    return {"CUDA_DEVICE_MAX_CONNECTIONS": "1"} if _megatron(plan) and plan.stages[0].sp else {}
+
+
+def _files(given: Sheet) -> Files:
+    plan, own = given.plan, not _megatron(given.plan)
+    script = LaunchScript(
+        title=(given.title, given.priced), variables=environment(plan),
+        asked=_OWN if own else ASKED, unsaid=_UNSAID if own else _MEGATRON_UNSAID,
+        given=[] if own else _DATA, sections=arguments(plan),
+        program='"$PROGRAM"' if own else '"$MEGATRON_DEEPSPEED/pretrain_gpt.py"',
+        words=("--deepspeed", f'--deepspeed_config "$here/{CONFIG}"'),
+        more=() if own else ("DATA",))
+    return written(given, script, {CONFIG: configuration(plan, given.title)})
+
+
+TARGET = Target(
+    version=f"{VERSION}, {MEGATRON} 4efb479",
+    rules=(("DeepSpeed", "0.19.8"), (MEGATRON, "4efb479")),
+    stacks="deepspeed or megatron-deepspeed", inexpressible=_inexpressible, order=stage_by_stage,
+    files=_files)

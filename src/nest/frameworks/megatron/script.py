@@ -1,0 +1,348 @@
+"""A job's own files read back: :func:`read`."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from nest.errors import InputError
+from nest.frameworks.arguments import arguments_of, known
+from nest.frameworks.megatron import read as megatron
+from nest.frameworks.megatron.arguments import TABLE
+from nest.frameworks.ranks import Placed, devices_of
+from nest.frameworks.text.shell import ShellCommand, ShellScript
+from nest.inputs.configuration import Configuration
+from nest.inputs.files import read_text, yaml_text
+from nest.inputs.job import Job
+from nest.inputs.model import Model
+from nest.units import shorten
+
+PROGRAM = re.compile(r"(?:^|/)[\w.-]+\.py$")
+OTHERS = ("pretrain_bert", "pretrain_t5", "pretrain_vlm", "pretrain_ict", "pretrain_mamba",
+          "pretrain_vision", "pretrain_retro", "train_rl")
+"""Programs of Megatron-LM that train other models than GPT's."""
+SHOWING = ("echo", "printf", "cat", "logger", "tee", "set", "export")
+"""Commands that run nothing of their words."""
+OTHER_SOFTWARE = {"megatron sft": "ms-swift", "megatron pt": "ms-swift", "swift": "ms-swift",
+                  "llamafactory-cli": "LLaMA-Factory", "axolotl": "Axolotl",
+                  "accelerate launch": "Hugging Face Accelerate", "nemo": "NeMo"}
+"""Commands of other training software."""
+MPI = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prun")
+_ALL = (("-n", "-np", "--n", "--np", "-c"), ("-n", "--ntasks"))
+"""Options for the number of processes: of MPI, of srun."""
+_PER_HOST = ("-npernode", "--npernode", "-ppn", "--ppn", "-perhost", "-N", "--N")
+_PER_NODE = re.compile(
+    r"^--?(?:nproc[-_]per[-_]node|num[-_]gpus|ntasks-per-node|gpus-per-node|gres)$")
+_NODES = re.compile(r"^--?(?:nnodes|num[-_]nodes|nodes|N)$")
+_SBATCH = re.compile(r"^#SBATCH\s+(.*)", re.MULTILINE)
+_SLURM = {"SLURM_NNODES": "nodes", "SLURM_JOB_NUM_NODES": "nodes", "SLURM_GPUS_PER_NODE": "each",
+          "SLURM_GPUS_ON_NODE": "each"}
+"""Variables that Slurm sets, and what of a launcher they say."""
+
+
+class Reading(NamedTuple):
+    """A job as NEST describes it."""
+
+    model: Model
+    job: Job
+    configuration: Configuration
+    devices: int
+    notes: tuple[str, ...]
+    """What was assumed, and what has no price."""
+    files: Mapping[str, str]
+    """The same as texts of files: model.yaml, job.yaml, configuration.yaml."""
+    words: tuple[str, ...]
+    """Arguments of the program."""
+    line: int
+    """Of the command in the script."""
+
+
+class Launch(NamedTuple):
+    """A launch script, followed up to the command that trains."""
+
+    text: str
+    where: str
+    """Its name, for messages."""
+    given: Mapping[str, str]
+    """Variables of the environment."""
+    folder: Path | None
+    """Of the script."""
+    script: ShellScript
+    command: ShellCommand
+    marked: tuple[str, ...]
+    """Arguments of the program; those of no cost may have unknown values."""
+    launcher: Mapping[str, str]
+    """Nodes, and devices of each, where it says them."""
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Arguments of the program; unknown values as they stand in the script."""
+        return tuple(self.script.plain(word) for word in self.marked)
+
+
+def opened(path: str | os.PathLike[str], variables: Mapping[str, str] | None = None) -> Launch:
+    """Follow a launch script; see :func:`read`.
+
+    Raises
+    ------
+    InputError : no such file, or no command of Megatron-LM in it.
+    """
+    where = shorten(os.fspath(path), 300)[1:-1]
+    return followed(read_text(path), where, variables or {}, Path(os.fspath(path)).parent)
+
+
+def followed(
+    text: str, where: str, given: Mapping[str, str], folder: Path | None = None
+) -> Launch:
+    """Follow the text of a launch script.
+
+    Parameters
+    ----------
+    text, where : of the script, and its name.
+    given : variables of the environment.
+    folder : of the script.
+
+    Raises
+    ------
+    InputError : no command of Megatron-LM in it, or values that it does not say.
+    """
+    allocated = _found(_allocated(text))
+    slurm = {name: allocated[key] for name, key in _SLURM.items()
+             if allocated.get(key, "").isdecimal()}
+    script = ShellScript(text, where, {**slurm, **given}, folder=folder)
+    command = _command(script, where)
+    at = _program(command)
+    program = os.path.basename(command.words[at])
+    if program.removesuffix(".py") in OTHERS:
+        raise InputError(f"{where}: line {command.line}: got {shorten(program)}; allowed: programs "
+                         "that train GPT models, as pretrain_gpt.py")
+    return Launch(text, where, given, folder, script, command,
+                  tuple(_known(script, command.words[at + 1:])), _launcher(command, script))
+
+
+def read(
+    path: str | os.PathLike[str], *, devices: int | None = None, vocab: int | None = None,
+    stack: str | None = None, variables: Mapping[str, str] | None = None,
+    ignore: Sequence[str] = (),
+) -> Reading:
+    """:func:`nest.read` of a launch script of Megatron-LM, or of a file with its command line."""
+    launch = opened(path, variables)
+    where = launch.where
+    names = tuple(one.removeprefix("--") for one in ignore)
+    words = launch.words
+    world = devices or world_of(launch.launcher, where)
+    found = megatron.described(
+        words, world, name=name_of(path), vocab=vocab, stack=stack, ignored=names,
+        places=placed_beside(path, launch.launcher))
+    plain = {"model": found.model, "job": found.job, "configuration": found.configuration}
+    title = f"# Read from {os.path.basename(where)}, line {launch.command.line}; {world} devices.\n"
+    return Reading(
+        Model.parse(found.model, where), Job.parse(found.job, where),
+        Configuration.parse(found.configuration, where), world, found.notes,
+        {f"{name}.yaml": title + yaml_text(data)
+         for name, data in plain.items()}, words, launch.command.line)
+
+
+def name_of(path: str | os.PathLike[str]) -> str:
+    """The name of a model whose script says none: that of the file."""
+    found = re.sub(r"[^\w.-]+", "-", Path(os.fspath(path)).stem).strip("-")[:80]
+    return found or "model"
+
+
+def _command(script: ShellScript, where: str) -> ShellCommand:
+    """The command whose program has arguments of a model."""
+    run = [one for one in script.commands if one.words[0] not in SHOWING]
+    found = _training(run) or _training(_inside(script, run))
+    if not found:
+        raise InputError(f"{where}: {_other_software(script, run)}")
+    lost = next((one for one in run if one.words[0].startswith("--")), None)
+    if lost is not None:
+        raise InputError(f"{where}: line {lost.line}: a command begins with "
+                         f"{shorten(script.plain(lost.words[0]))}; allowed: a \\ at the end of the "
+                         "line before it, without spaces behind")
+    if len({_compared(script, command) for command in found}) > 1:
+        lines = ", ".join(str(line) for line in dict.fromkeys(one.line for one in found[:20]))
+        raise InputError(f"{where}: several commands train a model (lines {lines}); allowed: one; "
+                         "set the variables that choose by --set NAME=VALUE, or leave only one in "
+                         "a copy of the script")
+    return found[-1]
+
+
+def _other_software(script: ShellScript, commands: Iterable[ShellCommand]) -> str:
+    """Why no command is read."""
+    for command in commands:
+        text = script.plain(" ".join(command.words[:4]))
+        for start, software in OTHER_SOFTWARE.items():
+            if re.search(rf"(?:^|[\s/]){start}(?:\s|$)", text):
+                return (f"line {command.line}: got a command of {software} ({shorten(text)}), "
+                        "whose model is in other files; price it by nest evaluate MODEL CLUSTER "
+                        "with --tp, --pp, --ep, --global-batch and so on")
+    return ("no command found that starts a program (*.py) with --num-layers; allowed: a launch "
+            "script or a command line of Megatron-LM")
+
+
+def _compared(script: ShellScript, command: ShellCommand) -> tuple[object, ...]:
+    """What makes two commands differ in cost."""
+    at = _program(command)
+    table = known(TABLE)
+    given, stray = arguments_of(command.words[at + 1:], table)
+    return (command.words[at], *((name, *map(script.plain, words)) for name, words in sorted(
+        given.items()) if name not in table.free | table.elsewhere), *stray)
+
+
+def _program(command: ShellCommand) -> int:
+    """The word that names the program."""
+    return next(n for n, word in enumerate(command.words) if PROGRAM.search(word))
+
+
+def _training(commands: Iterable[ShellCommand]) -> list[ShellCommand]:
+    """Those that start a program with arguments of a model."""
+    found = []
+    for command in commands:
+        at = next((n for n, word in enumerate(command.words) if PROGRAM.search(word)), None)
+        if at is not None and any(word.startswith("--num-layers") or word == "--micro-batch-size"
+                                  for word in command.words[at:]):
+            found.append(command)
+    return found
+
+
+def _inside(script: ShellScript, commands: Iterable[ShellCommand]) -> Iterator[ShellCommand]:
+    """Commands in a text that another command runs: bash -c "...", and the like."""
+    for command in commands:
+        shell = {n + 1 for n, word in enumerate(command.words) if word == "-c"}
+        for n, word in enumerate(command.words):
+            if n in shell or (" " in word and ".py " in word):
+                inner = ShellScript(word, script.where, command.variables, script,
+                                    line=command.line)
+                for one in inner.commands:
+                    yield one._replace(
+                        variables={**command.variables, **one.variables},
+                        outer=(*command.outer, *command.words[:n], *one.outer))
+
+
+def _known(script: ShellScript, words: Sequence[str]) -> list[str]:
+    """Words of the arguments; those that matter are known."""
+    table = known(TABLE)
+    found: list[str] = []
+    name, full = "", True  # the argument that words belong to, and whether it has all of its own
+    for word in words:
+        if word.startswith("--"):
+            name, equals, _ = word[2:].partition("=")
+            full = bool(equals) or table.takes.get(name, "many") == "flag"
+        elif script.unknowns(word) and (full or (
+                table.takes.get(name) == "many" and "path" not in name
+                and not found[-1].startswith("--"))):
+            if not script.hard(word) and not script.soft(word):
+                continue  # a variable of further arguments, empty unless it is set
+            script.need(word, "the command")
+        if script.unknowns(word) and (
+                word.startswith("--") and name not in table.free
+                or name not in table.free | table.elsewhere | {"tokenizer-model", "vocab-file"}):
+            script.need(word, f"--{name}" if name else "the command")
+        found.append(word)
+        if table.takes.get(name) == "one" and not word.startswith("--"):
+            full = True
+    return found
+
+
+def _launcher(command: ShellCommand, script: ShellScript) -> dict[str, str]:
+    """Nodes, devices of each, and all devices, as the launcher or Slurm's lines say them."""
+    pairs = [pair for text in script.texts for pair in _allocated(text)]
+    for one in script.commands:
+        if one.words[0] == "sbatch":
+            pairs += _options(one.words)
+    before = (*command.outer, *command.words[:_program(command)])
+    allocated, pairs = pairs, [*pairs, *_options(before)]
+    found = _found(pairs)
+    names = [word.rpartition("/")[2] for word in before]
+    if not {*names} & {"torchrun", "deepspeed", "torch.distributed.launch",
+                       "torch.distributed.run", "accelerate"}:
+        found |= _started(allocated, before, names)
+    if command.variables.get("WORLD_SIZE", "").isdecimal() and "each" not in found:
+        found |= {"each": command.variables["WORLD_SIZE"], "nodes": "1"}
+    good = {key: value for key, value in found.items() if re.fullmatch(r"\d{1,7}", value)}
+    if lost := {key: value for key, value in found.items() if key not in good}:
+        what = ("the number of nodes" if "nodes" in lost else "the number of devices")
+        try:
+            script.need(next(iter(lost.values())), what)
+            good["unknown"] = f"{what} is {shorten(next(iter(lost.values())))}"
+        except InputError as error:
+            good["unknown"] = str(error).partition(": ")[2]
+    return good
+
+
+def _started(
+    pairs: Sequence[tuple[str, str]], words: Sequence[str], names: Sequence[str]
+) -> dict[str, str]:
+    """Processes that MPI or srun starts, one on a device each.
+
+    ``pairs``: options of Slurm in the comments.
+    """
+    at = next((n for n, name in enumerate(names) if name in (*MPI, "srun")), None)
+    if at is None:
+        return {}
+    slurm, found = names[at] == "srun", {}
+    for name, value in (*(pairs if slurm else ()), *_options(words[at:])):
+        if name in _ALL[slurm]:
+            found["all"] = value
+        elif slurm and name == "--ntasks-per-node" or not slurm and (
+                name in _PER_HOST or value.startswith("ppr:")):
+            found["each"] = value.split(":")[1] if value.startswith("ppr:") else value
+    return found
+
+
+def _allocated(text: str) -> list[tuple[str, str]]:
+    """Options of Slurm in the comments of a script, and their values."""
+    return [pair for line in _SBATCH.findall(text) for pair in _options(line.split())]
+
+
+def _options(words: Sequence[str]) -> list[tuple[str, str]]:
+    pairs = []
+    for n, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if name.startswith("-"):
+            pairs.append((name, value if equals else words[n + 1] if n + 1 < len(words) else ""))
+    return pairs
+
+
+def _found(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Nodes, and devices of each; tasks of a node count where nothing says its devices."""
+    found: dict[str, str] = {}
+    for name, value in pairs:
+        for key, form in (("each", _PER_NODE), ("nodes", _NODES)):
+            if form.match(name) and (name != "--ntasks-per-node" or key not in found):
+                found[key] = value if key == "nodes" else value.rpartition(":")[2]
+    return found
+
+
+def world_of(launcher: Mapping[str, str], where: str) -> int:
+    """Devices of a job, as its launcher says.
+
+    Raises
+    ------
+    InputError : it does not.
+    """
+    if "all" in launcher:
+        return int(launcher["all"])
+    if "unknown" in launcher:
+        raise InputError(f"{where}: {launcher['unknown']}; or give the devices by --devices N")
+    if "each" not in launcher:
+        raise InputError(f"{where}: the number of devices is not in the script; give it by "
+                         "--devices N")
+    return int(launcher["each"]) * int(launcher.get("nodes", "1"))
+
+
+def placed_beside(path: str | os.PathLike[str], launcher: Mapping[str, str]) -> Placed | None:
+    """Places in the files that an exported script reads."""
+    text = read_text(path)
+    folder = Path(os.fspath(path)).parent
+    for name in ("hosts", "ranks"):
+        if f'"$here/{name}"' in text:
+            listed = read_text(folder / name)
+            if name == "ranks":
+                return devices_of(None, listed, 1, str(folder / name))
+            return devices_of(listed, None, int(launcher.get("each", "1")), str(folder / name))
+    return None

@@ -1,0 +1,315 @@
+"""A job's own file, of any target, read back: :func:`read`."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from nest.errors import InputError, did_you_mean
+from nest.frameworks import huggingface as trainer
+from nest.frameworks import launches
+from nest.frameworks import read_fsdp2 as fsdp2
+from nest.frameworks import read_maxtext as maxtext
+from nest.frameworks.deepspeed import read as deepspeed
+from nest.frameworks.ignored import check_ignored, names_of, names_of_words
+from nest.frameworks.launches import LaunchedFile
+from nest.frameworks.megatron import bridge, translated
+from nest.frameworks.megatron import script as megatron_script
+from nest.frameworks.megatron.script import Reading
+from nest.frameworks.owners import owner_of, owners
+from nest.frameworks.source import FileDescription, Source, Stated
+from nest.frameworks.text.shell import ShellScript
+from nest.frameworks.torchtitan import read as torchtitan
+from nest.inputs import load_model
+from nest.inputs.arguments import takes
+from nest.inputs.configuration import Configuration
+from nest.inputs.files import document_of, parse_text, read_text, yaml_text
+from nest.inputs.job import Job
+from nest.inputs.model import Model
+from nest.model import build_chain
+from nest.model.legality import expert_problem
+from nest.units import shorten
+
+READERS: Mapping[str, Callable[[Source], FileDescription]] = {
+    "torchtitan": torchtitan.read_python,
+    "torchtitan-toml": torchtitan.read_toml,
+    "fsdp2": fsdp2.read,
+    "deepspeed": deepspeed.read,
+    "megatron-bridge": bridge.read,
+    "maxtext": maxtext.read,
+    **translated.READERS,
+    "accelerate": trainer.read_accelerate,
+    "trainer": trainer.read,
+}
+"""Readers of configuration files by target; Megatron-LM has command lines."""
+TARGETS = ("megatron", *READERS)
+_DOCUMENT = re.compile(r"^---(?=\s|$)", re.MULTILINE)
+"""Where a document of YAML begins."""
+_SAYS = re.compile(r"^\s*[^\s#]", re.MULTILINE)
+"""A line that is no comment."""
+_SUFFIXES = {".toml": "torchtitan-toml", ".json": "deepspeed", ".yml": "maxtext",
+             ".yaml": "maxtext"}
+"""Of files of plain data, and their targets where their keys tell nothing."""
+_OURS = re.compile(r"[\"']?schema[\"']?\s*:\s*[\"']?nest\.\w")
+
+
+@takes(path="path", target="text", vocab="whole", seq_len="whole", precision="text",
+       optimizer="text", stack="text", function="text", variables="mapping", ignore="texts",
+       devices="whole")
+def read(
+    path: str | os.PathLike[str], *, target: str | None = None, devices: int | None = None,
+    model: Model | str | None = None, vocab: int | None = None, seq_len: int | None = None,
+    precision: str | None = None, optimizer: str | None = None, stack: str | None = None,
+    function: str | None = None, variables: Mapping[str, str] | None = None,
+    ignore: Sequence[str] = (),
+) -> Reading:
+    """Read a running job's file as model, job and configuration.
+
+    The file is read as text; nothing in it is executed.
+
+    Parameters
+    ----------
+    path : of a launch script, of a file with a command line, or of a configuration file.
+    target : what it is for, a name of :data:`TARGETS`; default: as the file shows.
+    devices : that the job runs on; default: as the launcher or the degrees say.
+    model : the model, where the file does not describe it: a catalog name, a path, or a Model.
+    vocab : tokens of the vocabulary, where only the tokenizer's files say them.
+    seq_len, precision, optimizer : of the job, where the file does not say.
+    stack : name of the training software in the catalog; default: as the file says.
+    function : of a Python module: it returns the configuration.
+    variables : of a script's environment, by name; "1", "2", ... are arguments of the script. Names
+        with dots, names in lower case that the script has no variable of, and all names where
+        ``path`` is no script, are settings that override the file's.
+    ignore : arguments or settings to leave out, which are not understood otherwise; each is in the
+        file, or in its command line.
+
+    Returns
+    -------
+    Reading
+        ``nest.evaluate(found.model, cluster, found.job, found.configuration)`` prices it.
+
+    Raises
+    ------
+    InputError : no such file, not one of a known kind, settings that may change the cost and are
+        not understood, values that it does not say, names in ``ignore`` that it does not have, or
+        degrees of experts that do not divide them.
+    """
+    asked = Stated(model, vocab, seq_len, precision, optimizer, stack, devices,
+                  tuple(one.removeprefix("--") for one in ignore), function)
+    file = opened(path, target, asked, variables)
+    found = read_file(file) if file else megatron_script.read(
+        path, devices=devices, vocab=vocab, stack=stack, variables=variables, ignore=ignore)
+    if asked.ignored:
+        check_ignored(asked.ignored, names_of(file.target, file.source) if file else names_of_words(
+            found.words), shorten(os.fspath(path), 300)[1:-1])
+    degrees = found.configuration.stages[0]
+    if problem := expert_problem(build_chain(found.model), degrees.ep, degrees.etp):
+        raise InputError(f"{shorten(os.fspath(path), 300)[1:-1]}: {problem}")
+    return found
+
+
+def devices_of(
+    path: str | os.PathLike[str], *, target: str | None = None,
+    variables: Mapping[str, str] | None = None, **said: Any,
+) -> int:
+    """Devices of a job, as its launcher or its degrees say.
+
+    Parameters
+    ----------
+    path, target, variables, said : as of :func:`read`.
+
+    Raises
+    ------
+    InputError : as :func:`read`; of a script of Megatron-LM only if its launcher does not say it.
+    """
+    if opened(path, target, Stated(), variables) is not None:
+        return read(path, target=target, variables=variables, **said).devices
+    launch = megatron_script.opened(path, variables)
+    return megatron_script.world_of(launch.launcher, launch.where)
+
+
+class Opened(NamedTuple):
+    """A configuration file, and the script that hands it to a program."""
+
+    target: str
+    source: Source
+    path: str
+    """Of the file, or of the script that writes it."""
+    launch: LaunchedFile | None = None
+    """Of the script; None: the file is read by itself."""
+    script: ShellScript | None = None
+    script_path: str = ""
+    text: str = ""
+    """Of the script."""
+    given: Mapping[str, str] = {}
+    """What the user gives the script: variables, arguments, settings."""
+    inside: bool = False
+    """The script writes the file."""
+
+
+def opened(
+    path: str | os.PathLike[str], target: str | None, asked: Stated,
+    variables: Mapping[str, str] | None,
+) -> Opened | None:
+    """Find what a file is for; see :func:`read`. None: a script or command line of Megatron-LM.
+
+    Parameters
+    ----------
+    asked : what the user says, but for settings, which are among ``variables``.
+
+    Raises
+    ------
+    InputError : as :func:`read`, but for what the file says.
+    """
+    if target is not None and target not in TARGETS:
+        raise InputError(f"target: got {shorten(target)}; {did_you_mean(target, TARGETS)}allowed: "
+                         f"{', '.join(TARGETS)}")
+    where = shorten(os.fspath(path), 300)[1:-1]
+    text, given = read_text(path), dict(variables or {})
+    _refuse_ours(text, Path(os.fspath(path)).suffix.lower(), where)
+    software = _software(path, text, where, target)
+    if software is None:
+        launched = None if target == "megatron" else _launched(
+            os.fspath(path), where, text, asked, given)
+        if launched is None and target not in (None, "megatron"):
+            raise InputError(f"{where}: no command found that hands a file to {target}; "
+                             "allowed: its launch script, or the file itself")
+        return launched
+    if target == "megatron":
+        raise InputError(f"{where}: got a file for {software}; allowed: a launch script or a "
+                         "command line of Megatron-LM")
+    return Opened(target or software, Source(text, where, asked._replace(settings=given)),
+                  os.fspath(path))
+
+
+def _refuse_ours(text: str, suffix: str, where: str) -> None:
+    """Refuse a document that NEST wrote: it is no file of training software."""
+    json = text.lstrip().startswith("{")
+    if not _OURS.search(text) or not (json or suffix in (".json", ".yml", ".yaml")):
+        return
+    data = parse_text(text, ".json" if json else suffix, where)
+    document = document_of(data) if isinstance(data, Mapping) else None
+    if document is not None:
+        got = (f"a plan file, which `nest evaluate {where}` prices"
+               if document == "plan" else f"a document of NEST ({data['schema']:.40})")
+        raise InputError(f"{where}: got {got}; allowed: a launch script or a configuration file of "
+                         "training software")
+
+
+def _software(
+    path: str | os.PathLike[str], text: str, where: str, target: str | None
+) -> str | None:
+    """The target of a configuration file; None: it is a script.
+
+    Raises
+    ------
+    InputError : a file of software that NEST does not read, or knows nothing of.
+    """
+    suffix = Path(os.fspath(path)).suffix.lower()
+    if suffix in _SUFFIXES:
+        parts = [part for part in _DOCUMENT.split(text) if _SAYS.search(part)]
+        whole = suffix not in (".yaml", ".yml") or len(parts) < 2
+        data = parse_text(text if whole else parts[0], suffix, where)  # Kubernetes has several
+        if target not in (None, "megatron") or not isinstance(data, dict) or not data:
+            return _SUFFIXES[suffix]
+        owner = owner_of(data)
+        if owner is None:
+            keys = ", ".join(shorten(str(one))[1:-1] for one in [*data][:6])
+            read = ", ".join(one.name for one in owners() if one.target)
+            raise InputError(f"{where}: its keys ({keys}) are of no software that NEST knows; "
+                             f"allowed: files of {read}, a launch script, or a file with the "
+                             "command line of Megatron-LM (--from TARGET says what it is for)")
+        if not owner.target:
+            raise InputError(f"{where}: a file of {owner.name}, which NEST does not read; "
+                             f"{owner.says}")
+        return owner.target
+    if suffix != ".py":
+        return None
+    for mark, software in (("megatron.bridge", "megatron-bridge"), ("DP_REPLICATE", "fsdp2")):
+        if mark in text:
+            return software
+    return "torchtitan"
+
+
+def changed(found: Opened, body: str, text: str) -> Opened | None:
+    """The same with other texts of the file and of the script; None: it hands over none.
+
+    Raises
+    ------
+    InputError : as :func:`read`, of the new script.
+    """
+    source = found.source
+    if found.script is None:
+        return found._replace(source=source._replace(text=body))
+    return _launched(found.script_path, found.script.where, text, source.asked, found.given,
+                     None if found.inside else body)
+
+
+def _launched(
+    path: str, where: str, text: str, asked: Stated, given: Mapping[str, str],
+    body: str | None = None,
+) -> Opened | None:
+    """The file that a script hands to a program; None: it hands over none.
+
+    ``body``: its text, where it is not that of the file that is there.
+    """
+    settings = {name: value for name, value in given.items() if "." in name or (
+        name.islower() and not re.search(rf"\$\{{?{re.escape(name)}\b", text))}
+    script = ShellScript(text, where, {name: value for name, value in given.items()
+                                  if name not in settings})
+    launch = launches.launched(script, path)
+    if launch is None:
+        return None
+    inside = launches.text_inside(launch, script, text)
+    file = path if inside is not None else launches.file_of(launch, path)
+    absent = launch.target == "maxtext" and not os.path.isfile(file)
+    if body is None:
+        body = inside if inside is not None else "{}\n" if absent else read_text(file)
+    source = Source(
+        body, where if absent else shorten(file, 300)[1:-1], asked._replace(
+            settings=settings, function=asked.function or launch.function), launch.words,
+        launches.places_beside(launch, text, path), launch.world)
+    return Opened(launch.target, source, file, launch, script, path, text, given,
+                  inside is not None)
+
+
+def read_file(found: Opened) -> Reading:
+    """Read a configuration file; see :func:`read`.
+
+    Raises
+    ------
+    InputError : as :func:`read`.
+    """
+    source, launch = found.source, found.launch
+    if found.target not in READERS:
+        raise InputError(f"{source.where}: got a file for {found.target}; allowed: "
+                         f"{', '.join(READERS)}")
+    read = READERS[found.target](source)
+    if source.asked.devices not in (None, read.devices):
+        raise InputError(f"{source.where}: its degrees take {read.devices} devices, and --devices "
+                         f"says {source.asked.devices}; allowed: the same")
+    notes = read.notes
+    if launch is not None and not os.path.isfile(found.path):
+        notes += (f"{launch.file} is not beside the script: its values are those of MaxText "
+                  f"{maxtext.VERSION}",)
+    if launch is None and (name := launches.unread_beside(found.path)):
+        notes += (f"{name} beside the file is not read, and rank n is on device n; the script that "
+                  f"reads {name} says where each rank is",)
+    title = f"# Read from {os.path.basename(source.where)}; {read.devices} devices.\n"
+    texts = {"model": plain_model(read.model), "job": read.job,
+             "configuration": read.configuration}
+    return Reading(
+        read.model, Job.parse(read.job, source.where),
+        Configuration.parse(read.configuration, source.where), read.devices, notes,
+        {f"{name}.yaml": title + yaml_text(data)
+         for name, data in texts.items()}, launch.words if launch else (),
+        launch.line if launch else 1)
+
+
+def plain_model(model: Model) -> dict[str, object]:
+    """Fields of a model that are not its defaults, as a file has them."""
+    found = model.model_dump(mode="json", exclude_defaults=True)
+    return found if load_model(found) == model else model.model_dump(mode="json")

@@ -1,0 +1,150 @@
+"""The software that plans are exported to, and the files of a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
+from typing import Any
+
+from nest.errors import InputError, UnsupportedError, did_you_mean
+from nest.evaluation.plans import Plan
+from nest.evaluation.ranks import Rank
+from nest.frameworks import fsdp2, maxtext
+from nest.frameworks.deepspeed import write as deepspeed
+from nest.frameworks.hosts import per_node, places
+from nest.frameworks.launchers import DEFAULT, LAUNCHERS
+from nest.frameworks.megatron import write as megatron
+from nest.frameworks.megatron import write_bridge as bridge
+from nest.frameworks.script import LaunchScript
+from nest.frameworks.target import Files, Sheet, Target, model_of, refuse, sheet, written
+from nest.frameworks.torchtitan import write as torchtitan
+from nest.inputs.arguments import need, need_count, takes
+from nest.simulation import chakra, simai
+from nest.units import shorten
+
+
+@takes(hosts="texts")
+def export(
+    plan: Plan, target: str, *, gpus_per_node: int | None = None, launcher: str = DEFAULT,
+    hosts: Sequence[str] | None = None,
+) -> dict[str, Any]:
+    """Write a plan as the files that its software is launched with, or as traces of its step.
+
+    Parameters
+    ----------
+    plan : one that ``target`` runs; what it cannot express is refused.
+    target : a name of ``nest.frameworks.targets.TARGETS``, such as "megatron", or of ``TRACES``.
+    gpus_per_node : devices of a node; default: those of the innermost level of the cluster, or 4
+        where that is a rack (more than 16 devices).
+    launcher : what starts the processes: "torchrun", on each node; "deepspeed", "mpi" (Open MPI) or
+        "slurm", on one.
+    hosts : names of the nodes in the order of the cluster, for lists of hosts; default: node0,
+        node1, ..., for Slurm those of the allocation.
+
+    Returns
+    -------
+    Texts of the files by name: a script, what it hands to the program, and where the ranks need
+    them lists of hosts or ranks; of traces also bytes.
+
+    Raises
+    ------
+    InputError : no target, launcher or plan, names that are none of hosts, or nodes that do not
+        divide the cluster or are larger.
+    UnsupportedError : the plan does not fit, its stack is not the target's, or target or launcher
+        cannot express it; one sentence for each.
+    """
+    need("plan", plan, (Plan,), 'nest.load_plan("plan.json")')
+    need_target(target)
+    need_launcher(launcher)
+    if gpus_per_node is not None:
+        gpus_per_node = need_count("gpus_per_node", gpus_per_node)
+    if target in TRACES:
+        if hosts is not None or gpus_per_node is not None:
+            raise InputError(f"hosts, gpus_per_node: got values with {target}; allowed: with "
+                             "launch scripts only")
+        return {**TRACES[target](plan)}
+    software = TARGETS[target]
+    refuse(software, plan, target)
+    cluster = plan.inputs.cluster
+    found = places(software.order(plan), per_node(cluster, gpus_per_node), hosts,
+                   cluster.numbers is None, (cluster.levels[0].name, cluster.whole_sizes[0]))
+    if software.alone:
+        found = found._replace(each=None)
+    if found.each is None and not LAUNCHERS[launcher].ranks:
+        others = ", ".join(name for name, one in LAUNCHERS.items() if one.ranks)
+        reason = (f"launcher {launcher}: it numbers the ranks of a node consecutively, and this "
+                  f"plan has another order; use {others} (--launcher)")
+        raise UnsupportedError(f"{target} cannot launch this plan:\n{reason}", (reason,))
+    return software.files(sheet(software, plan, found, launcher))
+
+
+def need_target(target: object) -> None:
+    """Refuse what is no target.
+
+    Raises
+    ------
+    InputError : it is none; lists those there are.
+    """
+    _need("target", target, {**TARGETS, **TRACES})
+
+
+def need_launcher(launcher: object) -> None:
+    """Refuse what is no launcher.
+
+    Raises
+    ------
+    InputError : it is none; lists those there are.
+    """
+    _need("launcher", launcher, LAUNCHERS)
+
+
+def _need(what: str, given: object, known: Mapping[str, object]) -> None:
+    if not isinstance(given, str) or given not in known:
+        near = did_you_mean(given, known) if isinstance(given, str) else ""
+        raise InputError(f"{what}: got {shorten(given)}; {near}allowed: {', '.join(known)}")
+
+
+def _megatron_order(plan: Plan) -> tuple[Rank, ...]:
+    """Replica by replica, which a flag says, or stage by stage."""
+    if megatron.replica_by_replica(plan.configuration, bool(plan.launch_needs)):
+        return plan.ranks()
+    return tuple(sorted(plan.ranks(), key=attrgetter("stage")))
+
+
+def _megatron_lacks(plan: Plan) -> list[str]:
+    way = plan.configuration
+    found = [*megatron.inexpressible(model_of(plan), plan.inputs.job, way)]
+    if plan.layout is None and way.pp * way.vpp > 1:
+        found.append("layers of the chunks: --pipeline-model-parallel-layout has no text for them")
+    return found
+
+
+def _megatron(given: Sheet) -> Files:
+    plan, model = given.plan, model_of(given.plan)
+    job, way = plan.inputs.job, plan.configuration
+    sections = megatron.arguments(model, job, way, plan.layout, bool(plan.launch_needs))
+    script = LaunchScript(
+        title=(given.title, given.priced),
+        variables=megatron.variables(way, job, plan.inputs.cluster.device.name),
+        asked=megatron.ASKED, unsaid=megatron.unsaid(model), given=megatron.data(model),
+        sections={name: megatron.options(one) for name, one in sections.items() if one},
+        program='"$MEGATRON/pretrain_gpt.py"', more=("DATA",))
+    return written(given, script, {})
+
+
+TARGETS: Mapping[str, Target] = {
+    "megatron": Target(
+        version=megatron.VERSION, rules=tuple((name, megatron.RULES) for name in megatron.SOFTWARE),
+        stacks="megatron-core or megatron-fsdp", inexpressible=_megatron_lacks,
+        order=_megatron_order, files=_megatron, capacity=True),
+    "deepspeed": deepspeed.TARGET,
+    "torchtitan": torchtitan.TARGET,
+    "torchtitan-toml": torchtitan.OLD_TARGET,
+    "fsdp2": fsdp2.TARGET,
+    "megatron-bridge": bridge.TARGET,
+    "maxtext": maxtext.TARGET,
+}
+"""Targets by name."""
+TRACES: Mapping[str, Callable[[Plan], Mapping[str, str | bytes]]] = {
+    "chakra": chakra.files, "simai": simai.files}
+"""Inputs of simulators by name: files of one step, which launch nothing."""

@@ -1,0 +1,1 @@
+"""torchtitan: `write`, a plan as Python or TOML; `read`, these as a job."""

@@ -1,0 +1,313 @@
+"""Launch scripts as text: what bash would run, what is not known, and that nothing is executed."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+import nest
+from nest.errors import InputError
+from nest.frameworks.text.shell import ShellScript
+
+RUN = "pretrain_gpt.py --num-layers 8"
+
+
+def words(text: str, **given: str) -> list[str]:
+    """Of the last command."""
+    script = ShellScript(text, "run.sh", given)
+    return [script.plain(word) for word in script.commands[-1].words]
+
+
+@pytest.mark.parametrize("text", [
+    "A=3\nB=$A\nprintf '%s\\n' $A $B ${A}x \"$A $B\" '$A' \\$A",
+    "A=(1 \"2 3\" 4)\nA+=(5)\nprintf '%s\\n' ${A[@]} \"${A[@]}\" ${A[*]}",
+    "A='--x 1 --y 2'\nprintf '%s\\n' $A \"$A\"",
+    "A=(\n  --x 1  # a comment\n  # another\n  --y \"a#b\" 'c d'\n)\nprintf '%s\\n' \"${A[@]}\"",
+    "printf '%s\\n' a \\\n  b \\\n  c # d",
+    "N=4\nG=8\nprintf '%s\\n' $((N*G)) $(( $N * ($G+1) - 7/2 % 3 )) $((2**10)) $((-7/2))",
+    "printf '%s\\n' ${X:-7} ${X-8} ${Y:=9} $Y ${Y:+10} ${X:-${Y}}",
+    "printf '%s\\n' \"${X:-a b}\" ${X:-\"a b\"} ${X:-a b}",
+    "A=1\nif [ $A -gt 0 ]; then B=2; else B=3; fi\nprintf '%s\\n' $B",
+    "A=fp8\nif [[ \"$A\" == \"bf16\" ]]; then B=2\nelif [ \"$A\" = fp8 ]; then B=4\nelse B=3\nfi\n"
+    "printf '%s\\n' $B",
+    "if [ -z \"$Q\" ]; then B=2; fi\nprintf '%s\\n' $B",
+    "if [ -n \"$Q\" ] && [ 1 = 1 ]; then B=2; else B=5; fi\nprintf '%s\\n' $B",
+    "if [ -n \"$Q\" ] || [ 1 = 1 ]; then if [ 1 -eq 2 ]; then B=1; else B=6; fi; fi\n"
+    "printf '%s\\n' $B",
+    "export A=5 B=6\nprintf '%s\\n' $A $B",
+    "A=x\nA+=y\nprintf '%s\\n' $A${A}\"$A\"",
+    "f() {\n  A=9\n}\nA=1\nprintf '%s\\n' $A",
+    "cat <<EOF >/dev/null\nA=$(echo 5)\nEOF\nprintf '%s\\n' 1",
+    "A=\"--x $((1+1)) \\\n --y 3\"\nprintf '%s\\n' $A",
+    "A=()\nprintf '%s\\n' a \"${A[@]}\" \"$@\" b",
+    "A=\"a\\\"b\\$c\"\nprintf '%s\\n' \"$A\"",
+    "A=a; B=b && printf '%s\\n' $A",
+    "A=2B\ncase $A in\n  1B|2B) B=1; if [ 1 = 1 ]; then C=3; fi ;;\n  *) B=2 ;;\nesac\n"
+    "printf '%s\\n' $B $C",
+    "case \"$Q\" in a) B=1;; \"\") B=5;; esac\nprintf '%s\\n' $B",
+    "case abc in a*) B=1;; *) B=2;; esac\nprintf '%s\\n' $B",
+    "A=2\nprintf '%s\\n' $(( ($A > 1) ? 7 : 8 )) $((A==2 && 1<0 || !0)) $((2**3**2)) $((-A%3))",
+    "A=0; while [[ $# -gt 0 ]]; do A=$1; shift; done\nprintf '%s\\n' \"x$A\"",
+    "A=1\nexport A\nprintf '%s\\n' $A",
+    "set -euo pipefail\nset -- --x 1 \"2 3\"\nset -x\nshift\nprintf '%s\\n' $# \"$1\" \"$@\"",
+    "set -- a\nset -e -- \"$@\" b --c\nset -o errexit\nprintf '%s\\n' \"$@\" $2",
+    "A='--x 1'\nset -- $A\nset e \"$@\"\nprintf '%s\\n' \"$@\"",
+    "set -- 1\nset --\nprintf '%s\\n' $#",
+    "A=(1 \"2 3\")\nB=()\nprintf '%s\\n' \"x ${A[*]} y\" \"${B[*]}z\"",
+])
+def test_words_are_those_of_bash(text: str) -> None:
+    done = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=True,
+                          env={"PATH": "/usr/bin:/bin"})
+    assert words(text)[2:] == done.stdout.splitlines(), text
+
+
+@pytest.mark.parametrize("text", [
+    "N=$(nproc)", "N=`nproc`", "for n in $(seq 2); do N=$n; done", "while x; do N=1; done",
+    "if grep -q x y; then N=1; else N=2; fi", "read N", "case $(x) in a) N=1;; esac",
+    "N=$(( $(x) + 1 ))", "N=${!M}", "N=${M//a/b}", "x && N=4", "N=$((1/0))",
+    "if [[ $(hostname) == a ]]; then N=2; fi", "if grep -q x y; then set -- 1; fi; N=$1",
+    "x && set -- 4; N=$1", "source none.sh", "eval $(x)", "f() { x && N=4; }; f",
+])
+def test_what_is_not_understood_is_an_error_only_where_it_counts(
+    text: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "run.sh"
+    rest = ("--hidden-size 64 --num-attention-heads 8 --seq-length 64 --max-position-embeddings 64 "
+            "--micro-batch-size 1 --bf16")
+    start = "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers"
+    path.write_text(f"{text}\n{start} 8 --save ckpt$N --train-iters $N {rest}\n", encoding="utf-8")
+    assert nest.read(path).model.layers == 8
+    path.write_text(f"{text}\n{start} $N {rest}\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"run.sh: line 1: --num-layers depends on .*not underst"):
+        nest.read(path)
+
+
+def test_a_variable_that_is_not_set_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text("torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers $LAYERS "
+                    "--hidden-size 64 --num-attention-heads 8 --seq-length 64 --bf16 "
+                    "--max-position-embeddings 64 --micro-batch-size 1 $MORE\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"depends on '\$LAYERS', which is not set .*--set"):
+        nest.read(path)
+    assert nest.read(path, variables={"LAYERS": "6"}).model.layers == 6
+    text = path.read_text(encoding="utf-8").replace("$LAYERS", "$((2*LAYERS))")
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match=r"depends on '\$LAYERS', which is not set .*--set"):
+        nest.read(path)
+
+
+@pytest.mark.parametrize("test", [
+    "[ $NODES -gt 1 ]", "[ \"$NODES\" -gt 1 ]", "[[ $NODES -gt 1 ]]", "((NODES > 1))",
+    "test $NODES -gt 1"])
+def test_a_condition_without_its_variable_names_it(test: str, tmp_path: Path) -> None:
+    """It was named by its bracket; both variables are a way out."""
+    path = tmp_path / "run.sh"
+    path.write_text(f"N=1\nif {test}; then N=4; fi\ntorchrun --nproc_per_node 8 pretrain_gpt.py "
+                    f"--num-layers $N {REST}\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"line 2: --num-layers depends on N, which depends on "
+                                         r"'\$NODES', which is not set .*--set NODES=VALUE$"):
+        nest.read(path)
+    assert nest.read(path, variables={"NODES": "2"}).model.layers == 4
+    assert nest.read(path, variables={"NODES": "1"}).model.layers == 1
+    assert nest.read(path, variables={"N": "6"}).model.layers == 6
+
+
+@pytest.mark.parametrize("text", [
+    "if x; then\n{0} 1\nfi\n{0} 2", "x && {0} 1 || {0} 2", "for n in 1 2; do {0} $n; done",
+    "f() {{ {0} $1; }}\nf 1\nf 2", "case $(x) in a) {0} 1;; *) {0} 2;; esac"])
+def test_of_several_commands_none_is_chosen(text: str, tmp_path: Path) -> None:
+    start = f"torchrun --nproc_per_node 8 pretrain_gpt.py {REST} --num-layers"
+    with pytest.raises(InputError, match=r"several commands train a model \(lines .*; allowed"):
+        layers(tmp_path, text.format(start) + "\n")
+
+
+@pytest.mark.parametrize("text", [
+    "exit\n{0}", "f() {{ {0}; }}", "while true; do :; done\n{0}", "exec x\n{0}",
+    "if [ 1 = 2 ]; then {0}; fi", "set -e\nfalse\n{0}", "f() {{ exit; }}\nf\n{0}",
+    "( {0}\n", "case a in b) {0};; esac"])
+def test_a_command_that_is_never_run_is_not_read(text: str, tmp_path: Path) -> None:
+    start = f"torchrun --nproc_per_node 8 pretrain_gpt.py {REST} --num-layers 4"
+    with pytest.raises(InputError):
+        layers(tmp_path, text.format(start) + "\n")
+
+
+@pytest.mark.parametrize("guard", [
+    'if [ -z "$DATA" ]; then echo usage; exit 1; fi', '[ -n "$DATA" ] || exit 1',
+    'for n in DATA; do [ -n "${!n:-}" ] || missing+=" $n"; done\n'
+    '[ -z "$missing" ] || { echo $missing; exit 2; }',
+    'case "$DATA" in /*) ;; *) exit 1;; esac'])
+def test_a_guard_asks_for_no_variable_of_no_cost(guard: str, tmp_path: Path) -> None:
+    """A script that trains has what it checks for."""
+    start = f"torchrun --nproc_per_node 8 pretrain_gpt.py {REST} --num-layers 4 --data-path $DATA"
+    assert layers(tmp_path, f"{guard}\n{start}\n") == 4
+
+
+def test_a_captured_command_line_is_read(tmp_path: Path) -> None:
+    """The way out that messages name: words of /proc/PID/cmdline, quoted again."""
+    words = ["python", "-u", "pretrain_gpt.py", "--num-layers", "8", *REST.split(),
+             "--pipeline-model-parallel-size", "2", "--pipeline-model-parallel-layout",
+             "Et*3|t*5L", "--save", "a b$(c)"]
+    path = tmp_path / "cmdline"
+    done = subprocess.run(["xargs", "-0", "printf", "%q "], input="\0".join(words), text=True,
+                          capture_output=True, check=True)
+    path.write_text(done.stdout, encoding="utf-8")
+    found = nest.read(path, devices=8)
+    assert [stage.layers for stage in found.configuration.stages] == [(0, 4), (4, 10)]
+    assert found.words[-2:] == ("--save", "a b$(c)")
+
+
+@pytest.mark.parametrize("evil", [
+    "$(touch {0})", "`touch {0}`", "eval 'touch {0}'", "touch {0}", "bash -c 'touch {0}'",
+    "X=$(touch {0})", "trap 'touch {0}' EXIT", "<(touch {0})", "${{X:-$(touch {0})}}",
+    "$((X[$(touch {0})]))", "source <(echo touch {0})", ": > {0}",
+])
+def test_nothing_is_executed(tmp_path: Path, evil: str) -> None:
+    mark = tmp_path / "owned"
+    line = evil.format(mark)
+    path = tmp_path / "run.sh"
+    for text in (f"{line}\npython {RUN} --lr {line}\n", f"A=({line})\npython {RUN} ${{A[@]}}\n",
+                 f"if {line}; then python {RUN}; fi\n"):
+        path.write_text(text, encoding="utf-8")
+        with pytest.raises(InputError):
+            nest.read(path)
+        assert not mark.exists()
+
+
+@pytest.mark.parametrize("text", [
+    "A=x\n" + "A=$A$A\n" * 60, "A=(x y)\n" + "A=(${A[@]} ${A[@]})\n" * 60,
+    "echo " + "${A:-" * 500 + "}" * 500, "echo " + "$(" * 5000, "if " * 3000, "{ " * 3000 + "\n",
+    "'", '"', "`", "A=(", "${", "$((" + "9" * 10**5 + "**" + "9" * 10**4 + "))",
+    "echo $((" + "(" * 200 + "1" + ")" * 200 + "))", "\0", "\ue0000\ue001", "x" * (2**20 + 1),
+    "if [ 1 = 1 ]; then\n" * 2000, "A=$((9**9**9))\necho $A", "((((", ")" * 1000, "fi fi fi",
+    "<<EOF\n", "A+=", "=", "echo ${A[@]:1:2}", "\\", "|| && ;;",
+])
+def test_hostile_scripts_end_in_one_message(text: str, tmp_path: Path) -> None:
+    path, before = tmp_path / "run.sh", time.process_time()
+    path.write_text(f"{text}", encoding="utf-8")
+    with pytest.raises(InputError) as caught:
+        nest.read(path)
+    assert len(str(caught.value)) < 1000 and "run.sh" in str(caught.value)
+    assert time.process_time() - before < 5.0
+
+
+# ---------------------------------------------------------------- other scripts, other shells
+
+REST = ("--hidden-size 64 --num-attention-heads 8 --seq-length 64 --max-position-embeddings 64 "
+        "--micro-batch-size 1 --bf16")
+
+
+def layers(folder: Path, text: str, **given: str) -> int:
+    path = folder / "run.sh"
+    path.write_text(text, encoding="utf-8")
+    return nest.read(path, variables=given).model.layers
+
+
+def test_scripts_of_the_same_folder_are_followed(tmp_path: Path) -> None:
+    """As of a published study: the case, its settings, what is submitted, what that runs."""
+    (tmp_path / "config.sh").write_text(
+        f'export PARAMS=" --num-layers ${{N}} {REST} "\nDATA=<path to the data>\n',
+        encoding="utf-8")
+    (tmp_path / "submit.sh").write_text(
+        "sbatch --nodes=${NODES} --export=PARAMS start.sh\nexit 0\n", encoding="utf-8")
+    (tmp_path / "start.sh").write_text(
+        '#!/bin/bash\n#SBATCH -t 0:30:00 --exclusive --ntasks-per-node=8\n'
+        'CMD="python -u pretrain_gpt.py ${PARAMS}"\nsrun -l sh -c "${CMD}"\n', encoding="utf-8")
+    text = "N=6\nNODES=4\n. `pwd`/config.sh\nsource $(dirname $0)/submit.sh\n"
+    path = tmp_path / "run.sh"
+    path.write_text(text, encoding="utf-8")
+    found = nest.read(path)
+    assert (found.model.layers, found.devices) == (6, 32)
+    path.write_text(text.replace("N=6\n", ""), encoding="utf-8")
+    with pytest.raises(InputError, match=r"config\.sh: line 1: .*depends on '\$\{N\}'"):
+        nest.read(path)
+
+
+@pytest.mark.parametrize("name", ["../other.sh", "/{0}/other.sh", "link.sh", "none.sh"])
+def test_no_other_file_is_read(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / "job"
+    folder.mkdir()
+    (tmp_path / "other.sh").write_text("N=9\n", encoding="utf-8")
+    (folder / "link.sh").symlink_to(tmp_path / "other.sh")
+    name = name.format(str(tmp_path).strip("/"))
+    text = f"source {name}\ntorchrun --nproc_per_node 8 pretrain_gpt.py --num-layers"
+    with pytest.raises(InputError, match="line 1: .*'source .*give N by --set N=VALUE"):
+        layers(folder, f"{text} ${{N:-3}} {REST}\n")
+    assert layers(folder, f"{text} ${{N:-3}} {REST}\n", N="5") == 5
+    assert layers(folder, f"source env/bin/activate\n{text} 3 {REST}\n") == 3
+
+
+@pytest.mark.parametrize("text", [
+    "CMD=\"torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 5 \\\n\n {0}\"\n"
+    "export CMD\nsrun bash -c '$CMD --lr 1 2>&1'\n",
+    "CMD=\"torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 5 {0}\"\necho $CMD\n"
+    "eval $CMD\n",
+    "O='{0}'\nCMD=\"torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers '5' $O\"\n"
+    "eval ${{CMD}}\n",
+    "srun sh -c \"torchrun --nproc_per_node 8 pretrain_gpt.py --rank \\$X --num-layers 5 {0}\"\n",
+    "#SBATCH --gres=gpu:8 --nodes=1\nexport RANKS=$SLURM_NNODES\n"
+    "srun bash -c \"RANK=\\$R python pretrain_gpt.py --save <a b> --num-layers 5 {0}\"\n",
+])
+def test_words_of_variables_are_not_lines(text: str, tmp_path: Path) -> None:
+    """What another shell gets is split into words there, once more after eval."""
+    found = text.format(REST).replace("--rank \\$X", "--local-rank \\$X")
+    assert layers(tmp_path, found) == 5
+
+
+def test_variables_of_further_arguments_are_empty_unless_set(tmp_path: Path) -> None:
+    text = (f"torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 5 $A {REST} $B "
+            "--moe-router-load-balancing-type aux_loss $C --data-path 0.5 $D --swiglu $E\n")
+    path = tmp_path / "run.sh"
+    path.write_text(text, encoding="utf-8")
+    assert [word for word in nest.read(path).words if word.startswith("$")] == ["$D"]
+    assert nest.read(path, variables={"E": "--num-layers 7"}).model.layers == 7
+
+
+def test_arguments_that_a_script_loses_are_named(tmp_path: Path) -> None:
+    text = f"torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 5 \\ \n  --swiglu {REST}\n"
+    with pytest.raises(InputError, match="line 2: a command begins with '--swiglu'"):
+        layers(tmp_path, text)
+
+
+@pytest.mark.parametrize("text", [
+    "printf '%s\\n' $1 \"${2:-b}\" ${3:-none} ${4:-none} $# \"$@\" \"$*\" $*",
+    "A=$1\nshift\nB=${1:-none}\nshift 1\nprintf '%s\\n' $A $B ${2:-none} $# \"$@\"",
+    "shift 2\nprintf '%s\\n' ${1:-none} x \"$@\" y",
+    "A=(\"$@\")\nif [ $# -ge 2 ]; then B=many; else B=few; fi\nprintf '%s\\n' $B ${A[@]}",
+])
+@pytest.mark.parametrize("given", [(), ("4",), ("4", "b"), ("4", "b c", "d")])
+def test_arguments_are_those_of_bash(text: str, given: tuple[str, ...]) -> None:
+    if "shift" in text and len(given) < 2 or ("$1" in text and not given):
+        return  # an error of bash, or a word that is asked for
+    done = subprocess.run(["bash", "-c", text, "run.sh", *given], capture_output=True, text=True,
+                          check=True)
+    numbered = {str(n): word for n, word in enumerate(given, 1)}
+    found = ShellScript(text, "run.sh", numbered)
+    assert [found.plain(word) for word in found.commands[-1].words[2:]] == (
+        done.stdout.split("\n")[:-1])
+
+
+def test_arguments_that_are_not_given_are_asked_for(tmp_path: Path) -> None:
+    """By their number, with what is shifted away; of a script that another one starts, its own."""
+    path = tmp_path / "run.sh"
+    path.write_text(
+        "TP=$1\nshift\nMBS=$1\ntorchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py --num-layers "
+        "8 --hidden-size 1024 --num-attention-heads 8 --seq-length 1024 --bf16 "
+        "--max-position-embeddings 1024 --micro-batch-size $MBS --global-batch-size 32 "
+        "--tensor-model-parallel-size $TP\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"micro-batch-size depends on '\$2', which is an argument "
+                                         r"of the script; give it by --set 2=VALUE"):
+        nest.read(path, variables={"1": "4"})
+    outer = tmp_path / "outer.sh"
+    outer.write_text("bash run.sh 4 2\n", encoding="utf-8")
+    for found in (nest.read(path, variables={"1": "4", "2": "2"}), nest.read(outer)):
+        stage = found.configuration.stages[0]
+        assert (stage.tp, found.configuration.micro_batch // stage.dp_in) == (4, 2)
+
+
+def test_arguments_behind_a_shift_that_may_be_run_are_not_guessed() -> None:
+    script = ShellScript("if grep -q x y; then shift; fi\nprog $1", "run.sh", {"1": "a"})
+    with pytest.raises(InputError, match="is not understood, and nothing is executed"):
+        script.need(script.commands[-1].words[1], "--x")
