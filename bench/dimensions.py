@@ -155,19 +155,25 @@ def losses(question: Question) -> tuple[SearchResult, dict[str, str]]:
     return whole, entries
 
 
+def aligned(rows: list[tuple[str, ...]]) -> str:
+    """Rows of equal length as a text block in Markdown, without those that say nothing (`.`)."""
+    shown = [rows[0], *(row for row in rows[1:] if not {*row[1:]} <= {".", ""})]
+    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+    lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip()
+             for row in shown]
+    return "\n".join(["```text", *lines, "```"])
+
+
 def print_table(title: str, questions: dict[str, Question]) -> None:
     """One column a question, one row a dimension."""
     if not questions:
         return
     columns = [(head, *losses(question)) for head, question in questions.items()]
     print(f"## {title}\n")
-    print("| | " + " | ".join(head for head, _, _ in columns) + " |")
-    print("|---|" + "---|" * len(columns))
-    print("| step, s | " + " | ".join(f"{whole.step_time:.4g}" for _, whole, _ in columns) + " |")
-    for name in DIMENSIONS:
-        cells = [entries[name] for _, _, entries in columns]
-        if not {*cells} <= {".", ""}:
-            print(f"| {name} | " + " | ".join(cells) + " |")
+    print(aligned([
+        ("", *(head for head, _, _ in columns)),
+        ("step, s", *(f"{whole.step_time:.4g}" for _, whole, _ in columns)),
+        *((name, *(entries[name] for _, _, entries in columns)) for name in DIMENSIONS)]))
     print("\nBest plans:\n")
     for (head, whole, _), question in zip(columns, questions.values(), strict=True):
         plan = "does not fit"

@@ -19,7 +19,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from cases import SEQUENCE, SEQUENCES_PER_DEVICE
-from dimensions import shape
+from dimensions import aligned, shape
 
 import nest
 from nest.errors import NoPlanError
@@ -370,11 +370,12 @@ def print_table(title: str, cluster: Cluster, models: Iterable[str]) -> None:
               flush=True)
     if not columns:
         return
-    print(f"## {title}\n\n| | {' | '.join(columns)} |\n|---|{'---|' * len(columns)}")
     steps = [f"{asked.step:.4g}" if asked.whole else MISS for asked, _ in columns.values()]
-    print(f"| step, s | {' | '.join(steps)} |")
-    for switch in SWITCHES:
-        print(f"| {switch} | {' | '.join(str(found[switch]) for _, found in columns.values())} |")
+    print(f"## {title}\n")
+    print(aligned([
+        ("", *columns), ("step, s", *steps),
+        *((switch, *(str(found[switch]) for _, found in columns.values()))
+          for switch in SWITCHES)]))
     print("\nThe best plans, and others that take 2 % more or do not fit:\n")
     for name, (asked, found) in columns.items():
         if asked.whole is not None:

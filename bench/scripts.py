@@ -29,8 +29,6 @@ CASES = Path(__file__).with_name("scripts.yaml")
 FIGURES = Path(__file__).with_name("scripts.json")
 HEAD = ("script", "devices", "job", "now", "step, s", "NEST's plan", "step, s", "gain",
         "new script")
-MANY = 3
-"""Scripts of one file that are counted instead of named."""
 SAME = ("layers", "devices", "chunks")
 """Fields of a stage that differ where stages are alike."""
 
@@ -151,29 +149,19 @@ def terse(plan: Plan) -> str:
 
 
 def table() -> str:
-    """The tables of docs/scripts.md: scripts that are read, their sources, those refused."""
+    """The tables of docs/scripts.md: scripts that are read, and those refused."""
     known = figures()
     listed = {name: (case, known[name]) for name, case in cases().items()}
     taken = {name: pair for name, pair in listed.items() if "refused" not in pair[1]}
     lines = [f"| {' | '.join(HEAD)} |", f"|{'---|' * 4}---:|---|---:|---:|---|"]
     lines += [row(name, *pair) for name, pair in taken.items()]
-    lines += ["", *sources(taken), "", "## Refused", ""]
+    lines += ["", "## Refused", ""]
     for name, (case, figure) in listed.items():
         if name not in taken:
             reasons = "; ".join(reason.strip().split("; did you mean")[0].split("; leave it out")[0]
                                 for reason in figure["refused"])
             lines.append(f"- {name} ({_where(case)}): {reasons}")
     return "\n".join(lines) + "\n"
-
-
-def sources(taken: dict[str, tuple[dict[str, Any], dict[str, Any]]]) -> list[str]:
-    """A line for each file and stack: the scripts that are read of it, and what was assumed."""
-    found: dict[str, list[str]] = {}
-    for name, (case, figure) in taken.items():
-        where = f"{_where(case)}, stack {figure['job']['stack']['base']}"
-        found.setdefault(where, []).append(": ".join(filter(None, (name, case.get("why", "")))))
-    return [f"- {where}: {'; '.join(names) if len(names) < MANY else f'{len(names)} scripts'}."
-            for where, names in found.items()]
 
 
 def _where(case: dict[str, Any]) -> str:
