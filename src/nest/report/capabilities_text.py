@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nest.inputs.capabilities import Rule
+from nest.inputs.capabilities import FIGURES, Rule
 from nest.report.page import Page
 from nest.stacks.overview import tables
 
@@ -18,7 +18,7 @@ def capabilities_rows() -> list[Row]:
 
 
 def capabilities_text(width: int = 80, colour: bool = False, unicode: bool = True) -> str:
-    """The same: for each rule what it wants, when, why, and its source."""
+    """The same: for each rule what it wants, when, why, and its source; the meaning of figures."""
     page = Page(width, colour, unicode)
     for known, stacks in tables():
         page.paragraph(f"{known.title} ({'stack' if len(stacks) == 1 else 'stacks'} "
@@ -27,8 +27,11 @@ def capabilities_text(width: int = 80, colour: bool = False, unicode: bool = Tru
         if known.needs:
             _rules(page, "and otherwise needs something to run:", known.needs)
         page.blank()
-    page.paragraph("2..: 2 or more. Rules without `where` always hold. docs/stacks.md explains "
-                   "the figures.", "dim")
+    page.paragraph("figures", "bold")
+    for name, figure in FIGURES.items():
+        page.fact("-", f"{name}: {figure.meaning}", INDENT)
+    page.blank()
+    page.paragraph("2..: 2 or more. Rules without `where` always hold.", "dim")
     return page.text()
 
 
