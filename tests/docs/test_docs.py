@@ -199,3 +199,9 @@ def test_documents_hold_no_paths_of_a_machine() -> None:
 
 def test_the_readme_stays_short() -> None:
     assert len(text(ROOT / "README.md").split()) < 1300
+
+
+def test_the_index_names_every_page() -> None:
+    index = text(ROOT / "docs" / "README.md")
+    pages = {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
+    assert pages == {*re.findall(r"\]\((\w+\.md)\)", index)}
