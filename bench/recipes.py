@@ -125,7 +125,7 @@ def shown(price: Plan) -> str:
 
 
 def shape(plan: Plan) -> str:
-    """The degrees of alike stages."""
+    """The degrees of identical stages, without those of 1, micro-batch 1 and recompute none."""
     way = plan.configuration
     stage = way.stages[0]
     dense = plan.inputs.model is not None and plan.inputs.model.moe is None
@@ -134,9 +134,13 @@ def shape(plan: Plan) -> str:
     schedule = "" if way.schedule in ("1f1b", "interleaved") else f", {way.schedule}"
     modules = "+".join(stage.recompute_modules)
     layers = f" of {stage.recompute_layers} layers" if stage.recompute_layers else ""
-    names = [f"{name} {value}" for name, value in found.items() if value != 1 or name == "zero"]
-    return (f"{' '.join(names)}, micro-batch {way.micro_batch // stage.dp_in}, "
-            f"recompute {modules or stage.recompute}{layers}{schedule}")
+    parts = [" ".join(f"{name} {value}" for name, value in found.items()
+                      if value != 1 or name == "zero")]
+    samples = way.micro_batch // stage.dp_in
+    parts += [f"micro-batch {samples}"] * (samples != 1)
+    if stage.recompute != "none":
+        parts.append(f"recompute {modules or stage.recompute}{layers}")
+    return f"{', '.join(parts)}{schedule}"
 
 
 def main() -> None:

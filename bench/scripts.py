@@ -132,20 +132,15 @@ def row(name: str, case: dict[str, Any], figure: dict[str, Any]) -> str:
     where = f"{figure['devices']:,} of {case['cluster']}{'*' if 'assumed' in case else ''}"
     cells = [
         name, where, f"{job['global_batch']:,} x {job['seq_len']:,}, {job['precision']}",
-        terse(own) if own else "no configuration",
+        shape(own) if own else "no configuration",
         f"{before['step_time_s']:.4g}{mark}" if before else "-"]
     if plan is None:
         cells += ["none is faster", "", "", ""]
     else:
         gain = "" if before is None else f"{before['step_time_s'] / plan['step_time_s'] - 1.0:+.1%}"
-        cells += [terse(priced(figure, "plan", case["cluster"])), f"{plan['step_time_s']:.4g}",
+        cells += [shape(priced(figure, "plan", case["cluster"])), f"{plan['step_time_s']:.4g}",
                   gain, " + ".join(plan["files"]) or "-"]
     return f"| {' | '.join(cells)} |"
-
-
-def terse(plan: Plan) -> str:
-    """The shape of a plan without what the page says of every plan."""
-    return shape(plan).replace(", micro-batch 1,", ",").replace(", recompute none", "")
 
 
 def table() -> str:
