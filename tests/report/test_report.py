@@ -8,7 +8,7 @@ import pytest
 
 from nest.evaluation.evaluate import evaluate
 from nest.evaluation.even import even_configuration
-from nest.evaluation.plans import Alternative, Plan, SearchReport
+from nest.evaluation.plans import Alternative, LeftOut, Plan, SearchReport
 from nest.inputs import Configuration, Job, SearchSpace, load_cluster, load_model
 from nest.report.defaults import defaults
 from nest.report.plan_text import plan_text, proved, searched
@@ -125,6 +125,9 @@ def test_what_the_search_did():
     free = report.model_copy(update={"space": SearchSpace().describe()})
     assert searched(plan.model_copy(update={"search": free})) == "every legal plan" + did
     assert "Optimal      yes: no plan in the searched space is faster\n" in plan_text(done)
+    narrow = report.model_copy(update={"left_out": (LeftOut(figure="cuts", sentence="most"),)})
+    assert ("Optimal      yes: no plan in the searched space is faster; one left out may be\n"
+            "Left out     cuts: most\n") in plan_text(done.model_copy(update={"search": narrow}))
 
 
 def test_how_near_a_stopped_search_came():

@@ -8,8 +8,7 @@ from nest.inputs.configuration import Configuration
 from nest.model import Chain
 from nest.model.layouts import family
 from nest.model.schedules import position
-from nest.search.cut_lists import LONGEST
-from nest.search.layouts import UNLIKE
+from nest.search.cut_lists import LONGEST, UNLIKE
 
 
 def untried(

@@ -136,7 +136,9 @@ def sure(plan: Plan, known: Confidence) -> str:
 def proved(plan: Plan) -> str:
     """How far the plan may be from the optimum."""
     if plan.optimal:
-        return "yes: no plan in the searched space is faster"
+        found = "yes: no plan in the searched space is faster"
+        narrowed = plan.search is not None and plan.search.left_out
+        return f"{found}; one left out may be" if narrowed else found
     after = format_seconds(plan.search.seconds, 3) if plan.search is not None else "a search"
     if plan.gap is None or plan.lower_bound_s is None:
         return f"not known: the search ended after {after}"

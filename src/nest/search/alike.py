@@ -28,8 +28,9 @@ from nest.model.schedules import (
 )
 from nest.records import CANDIDATE, EXCHANGED, LINK, PARTS, PIPE, columns, rows_of
 from nest.search.columns import FIRST, PIPELINE, POLICY, ROW, WAY, single
+from nest.search.cut_lists import UNLIKE
 from nest.search.layer_prices import Map
-from nest.search.layouts import UNLIKE, is_split
+from nest.search.layouts import is_split
 from nest.search.problems import Legal, Pipelines, Rings
 from nest.search.runnable import TIMES, Pipeline, larger_groups
 from nest.search.tables import Degrees, Tables

@@ -25,11 +25,11 @@ from nest.search import compiled
 from nest.search.alike import pipelines
 from nest.search.cache import Cache
 from nest.search.combined import COMBINED, combined
+from nest.search.cut_lists import UNLIKE
 from nest.search.draft import draft_of
 from nest.search.dualpipe import dualpipe
 from nest.search.formulating import formulate
 from nest.search.layer_prices import Map
-from nest.search.layouts import UNLIKE
 from nest.search.query import Control, Query
 from nest.search.runnable import Pipeline, SpacePart
 from nest.search.solution import TIE, Effort, SearchResult, Solution

@@ -31,10 +31,12 @@ LONGEST = 200
 """Layers of a chain up to which the family of cuts is listed; longer ones have even chunks."""
 MOST_KINDS = 16
 """Kinds of layers up to which three stages of a layout are looked at first."""
+UNLIKE = ("1f1b", "gpipe")
+"""Schedules of stages that may differ; alike ones may be cut anywhere."""
 MOST_WAYS = 10_000
-"""Ways to divide what is in front of the body and behind it among chunks without its layers, up to
-which a form has them: those of a tower among more chunks than the body has layers are without
-number."""
+"""Ways that are listed at the most: to divide what is in front of the body and behind it among
+chunks without its layers, which a form has up to here (those of a tower among more chunks than the
+body has layers are without number), and to cut a chain anywhere."""
 SEEN = 3, 5
 """Stages of a layout that ``Pipelines.seen`` has, and figures of each."""
 
@@ -94,11 +96,13 @@ class CutLists:
         legal = {name: [count for count in range(1, len(held) + 1)
                         if all(count in allowed for allowed in rules[name])]
                  for name, held in self.held.items()}
-        # Stages of 1F1B and GPipe are never empty, as where they are cut freely.
-        most = 1 if pipeline.schedule in ("1f1b", "gpipe") else pipeline.pp * pipeline.vpp
+        unlike = pipeline.schedule in UNLIKE
+        # Stages that are cut freely are never empty.
+        most = 1 if unlike else pipeline.pp * pipeline.vpp
         legal["empty_chunks"] = [count for count in range(most)
                                  if all(count in allowed for allowed in rules["empty_chunks"])]
-        key = placement(pipeline.schedule), pipeline.pp, pipeline.vpp, own, repr((forms, legal))
+        key = (placement(pipeline.schedule), unlike, pipeline.pp, pipeline.vpp, own,
+               repr((forms, legal)))
         found = self._known.get(key)
         if found is None:  # threads that make one at once get the same one
             found = self._known.setdefault(key, self._sorted(
@@ -108,10 +112,15 @@ class CutLists:
     def _listed(
         self, pipeline: Pipeline, own: bool, forms: list[Any], legal: dict[str, list[int]]
     ) -> Ints:
-        """(W, chunks + 1) cuts: of the forms by name, or of a family where there are none."""
+        """(W, chunks + 1) cuts: of the forms by name, or where there are none, anywhere or of a
+        family."""
         chain, pp, twice = self.chain, pipeline.pp, copies(pipeline.schedule) > 1
         vpp = 1 if twice else pipeline.vpp
-        if len(chain) > LONGEST or (twice and not own):
+        if own and not forms and any_cuts(chain, pipeline):
+            found = np.array([(0, *inner, len(chain))
+                              for inner in combinations(range(1, len(chain)), pp - 1)],
+                             dtype=np.int64).reshape(-1, pp + 1)
+        elif len(chain) > LONGEST or (twice and not own):
             found = _by_form(chain, pp * vpp, even=True)
         else:
             found = _by_form(chain, pp * vpp) if forms else family(
@@ -182,6 +191,12 @@ def _empty(cuts: Ints) -> Ints:
     """(W,) chunks without layers."""
     found: Ints = (np.diff(cuts, axis=1) == 0).sum(axis=1)
     return found
+
+
+def any_cuts(chain: Chain, pipeline: Pipeline) -> bool:
+    """Whether a list has all cuts of a pipeline that may be cut anywhere."""
+    return (pipeline.schedule in UNLIKE
+            and math.comb(len(chain) - 1, pipeline.pp - 1) <= MOST_WAYS)
 
 
 def is_free(rules: dict[str, list[Any]]) -> bool:

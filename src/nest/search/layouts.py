@@ -18,14 +18,12 @@ from nest.costs.schedules import SCHEDULES as COSTS
 from nest.costs.schedules import Path
 from nest.model import Chain
 from nest.search.columns import Columns
-from nest.search.cut_lists import SEEN, CutLists, is_free
+from nest.search.cut_lists import SEEN, UNLIKE, CutLists, is_free
 from nest.search.runnable import Pipeline, Runnable
 
 Ints = NDArray[np.int64]
 Counts = NDArray[np.int16]
 Bools = NDArray[np.bool_]
-UNLIKE = ("1f1b", "gpipe")
-"""Schedules of stages that may differ; alike ones may be cut anywhere."""
 
 
 class Listed(NamedTuple):

@@ -16,8 +16,7 @@ from nest.inputs.space import BEYOND
 from nest.model.legality import divisors
 from nest.search.alike import SCHEDULES
 from nest.search.candidates import Candidates
-from nest.search.cut_lists import LONGEST, MOST_WAYS, is_free
-from nest.search.layouts import UNLIKE
+from nest.search.cut_lists import LONGEST, MOST_WAYS, UNLIKE, any_cuts, is_free
 from nest.search.policies import policies_of, runnable_policies
 from nest.search.runnable import TIMES, Pipeline, larger_groups
 from nest.search.tensors import Formulation
@@ -90,7 +89,8 @@ def _cuts(f: Formulation, rules: Capabilities | None) -> Iterator[tuple[str, str
     chain, piped = f.query.chain, _piped(f)
     chunked = [one for one in piped if one.schedule not in UNLIKE]
     runnable = f.layouts.runnable
-    asked = [one for one in piped if runnable.lists(one)] if runnable.asks_layouts else []
+    listed = [one for one in piped if runnable.lists(one)] if runnable.asks_layouts else []
+    asked = [one for one in listed if not any_cuts(chain, one)]
     free = [one for one in chunked if is_free(runnable.about_cuts(one))]
     first, last = chain.body
     ends = math.comb(first, first // 2) * math.comb(len(chain) - last, (len(chain) - last) // 2)
@@ -102,7 +102,7 @@ def _cuts(f: Formulation, rules: Capabilities | None) -> Iterator[tuple[str, str
                        f"(chains of more than {LONGEST} layers)")
     elif free or asked:
         yield "cuts", f"of {_names(free + asked)}: divisions outside the family of docs/layouts.md"
-    elif len(chunked) + len(asked) < len(piped) and ends > MOST_WAYS and not all(
+    elif len(chunked) + len(listed) < len(piped) and ends > MOST_WAYS and not all(
             is_free(runnable.about_cuts(one)) for one in piped):
         yield "cuts", ("chunks without transformer layers, where more than "
                        f"{MOST_WAYS:,} divisions have them")

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from nest.inputs.configuration import Configuration, StageConfiguration
 from nest.search.alike import AlikePlan
-from nest.search.layouts import UNLIKE
+from nest.search.cut_lists import UNLIKE
 from nest.search.tensors import Formulation
 
 TIE = 1.0 + 1e-9

@@ -16,8 +16,8 @@ import numpy as np
 
 from nest.search import compiled
 from nest.search.alike import Alike, AlikePlan
+from nest.search.cut_lists import UNLIKE
 from nest.search.fitting import Fitting, Node
-from nest.search.layouts import UNLIKE
 from nest.search.lower_bounds import SURE, WIDER
 from nest.search.progress import Timeout, Watch
 from nest.search.solution import TIE, Solution
