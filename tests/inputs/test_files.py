@@ -25,6 +25,7 @@ from nest.inputs import (
     write_text_atomic,
 )
 from nest.inputs.base import Description
+from nest.inputs.files import csv_cell
 from nest.measured.profiles.torch_trace import from_trace
 
 
@@ -136,6 +137,13 @@ def test_writing_is_all_or_nothing(tmp_path, monkeypatch):
         write_text_atomic(path, "three")
     assert path.read_text() == "two"
     assert [entry.name for entry in tmp_path.iterdir()] == ["plan.json"]
+
+
+@pytest.mark.parametrize(("given", "cell"), [
+    ("=1+1", "'=1+1"), ("-x", "'-x"), ("\t=1", "'\t=1"), ("\r=1", "'\r=1"), ("a=1", "a=1"),
+    ("", ""), (-1.5, -1.5), (None, None)])
+def test_no_cell_of_csv_is_a_formula(given: object, cell: object) -> None:
+    assert csv_cell(given) == cell
 
 
 def test_writing_where_it_cannot_be_done(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import itertools
 import json
+import os
 import signal
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ from command_line import LARGE, run
 from studies import STUDY, asked, grid, made_up, written
 
 import nest
-from nest.errors import InputError
+from nest.errors import InputError, OutputError
 from nest.studies.charts import front_figure, heat_map, objective_of, pair_of, sensitivity_figure
 from nest.studies.loading import load_study
 from nest.studies.objectives import OBJECTIVES
@@ -141,6 +142,39 @@ def test_files_have_all_rows_and_repeat(tmp_path):
     document = json.loads((tmp_path / "one.json").read_text())
     assert document["schema"] == "nest.sweep/1" and document["rows"] == [*found.rows()]
     assert document["status"] == {"infeasible": 2, "invalid": 2, "ok": 2}
+
+
+def test_names_are_no_formulas_in_csv(tmp_path):
+    """Spreadsheets run what begins with such a character; JSON keeps the names as they are."""
+    names = ["=1+1", "+x", "-1+cmd|' /C calc'!A0", "@SUM(A1)", "\uff1d1+1"]
+    study = {**STUDY, "axes": {"=side": {name: {"job.global_batch": n} for n, name in
+                                         enumerate([*names, "plain -1"], 1)},
+                               "job.seq_len": [64]}}
+    with asked(study, tmp_path).results() as results:
+        write(results, "csv", str(tmp_path / "points.csv"))
+        write(results, "json", str(tmp_path / "points.json"))
+    with open(tmp_path / "points.csv", newline="") as stream:
+        head, *rows = csv.reader(stream)
+    assert head[1] == "'=side" and not any(cell[:1] in "=+-@" for cell in filter(None, head))
+    assert [row[1] for row in rows] == [*(f"'{name}" for name in names), "plain -1"]
+    document = json.loads((tmp_path / "points.json").read_text())
+    assert [row["=side"] for row in document["rows"]] == [*names, "plain -1"]
+
+
+def test_files_beside_the_tables_are_left_alone(tmp_path):
+    """A link at a name that a table might have while it is written leads to another file."""
+    other = tmp_path / "other"
+    other.write_text("kept")
+    (tmp_path / "points.csv.part").symlink_to(other)
+    with asked(grid(2), tmp_path).results() as results:
+        before = sorted(os.listdir(tmp_path))
+        for kind in ("csv", "json"):
+            write(results, kind, str(tmp_path / f"points.{kind}"))
+        with pytest.raises(OutputError, match="missing/points.csv: cannot be written"):
+            write(results, "csv", str(tmp_path / "missing" / "points.csv"))
+    assert other.read_text() == "kept"
+    assert sorted({*os.listdir(tmp_path)} - {*before}) == [
+        name for name in ("points.csv", "points.json") if name not in before]
 
 
 def test_parquet(tmp_path):

@@ -22,6 +22,7 @@ from nest.bench.results import (
     published_gain,
     select,
 )
+from nest.inputs.files import csv_cell
 from nest.report.comparison_text import short_number
 
 COLUMNS = (
@@ -64,7 +65,7 @@ def _cell(value: Any) -> str:
         return ""
     if isinstance(value, bool):
         return "1" if value else "0"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    return f"{value:.6g}" if isinstance(value, float) else str(csv_cell(value))
 
 
 def to_json(found: Sequence[Result]) -> str:

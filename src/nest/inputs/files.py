@@ -11,10 +11,10 @@ import re
 import stat
 import tempfile
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import date, time
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, BinaryIO, ClassVar
 
 import yaml
 
@@ -29,6 +29,9 @@ LONGEST_NUMBER = 4300  # digits; the limit of Python
 LONGEST_SCALAR = 10_000  # characters of one value in YAML
 MOST_ROWS = 10**5  # of a table
 DEEPEST = 64  # mappings and lists inside one another
+
+_FORMULA = (*"=+-@\t\r\n\uff1d\uff0b\uff0d\uff20",)
+"""Characters that a formula begins with, the wide ones too."""
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -393,6 +396,15 @@ def csv_rows(text: str, where: str) -> list[tuple[int, list[str]]]:
     return rows
 
 
+def csv_cell(value: Any) -> Any:
+    """A value as it stands in CSV: a text that spreadsheets run as a formula begins with ``'``.
+
+    Names come from others' files, and points of a study from a server. Numbers stay as they are.
+    Source: CSV Injection, owasp.org/www-community/attacks/CSV_Injection.
+    """
+    return f"'{value}" if isinstance(value, str) and value[:1] in _FORMULA and value else value
+
+
 def write_text_atomic(path: str | os.PathLike[str], text: str) -> None:
     """Write a text as UTF-8, completely or not at all; errors as :func:`write_atomic`."""
     try:
@@ -404,7 +416,14 @@ def write_text_atomic(path: str | os.PathLike[str], text: str) -> None:
 
 
 def write_atomic(path: str | os.PathLike[str], data: bytes) -> None:
-    """Write a file completely or not at all: beside its place, and moved there when it is whole.
+    """Write a file completely or not at all; errors as :func:`whole_file`."""
+    with whole_file(path) as stream:
+        stream.write(data)
+
+
+@contextlib.contextmanager
+def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """A file to write that stands in its place only when it is whole: it lies beside it till then.
 
     Raises
     ------
@@ -414,30 +433,39 @@ def write_atomic(path: str | os.PathLike[str], data: bytes) -> None:
     shown = shorten(os.fspath(path), 300)[1:-1]
     temporary = ""
     try:
-        target = os.path.realpath(path)
-        if os.path.isdir(target):
-            raise InputError(f"{shown}: is a folder; allowed: a file to write")
+        target = _target(path, shown)
         # a pipe or a terminal; /dev/stdout leads to a pipe, which has no path of its own
         if os.path.exists(path) and not os.path.isfile(path):
             with open(path, "wb") as stream:
-                stream.write(data)
+                yield stream
             return
         handle, temporary = tempfile.mkstemp(prefix=".nest-", dir=os.path.dirname(target))
         with os.fdopen(handle, "wb") as stream:
-            stream.write(data)
+            yield stream
         os.chmod(temporary, _mode(target))
         os.replace(temporary, target)
         temporary = ""
     except OSError as error:
         raise OutputError(f"{shown}: cannot be written ({error.strerror or error})") from None
-    except ValueError as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{shown}: cannot be written ({error})") from None
     finally:
         if temporary:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
+
+
+def _target(path: str | os.PathLike[str], shown: str) -> str:
+    """Where a path leads."""
+    try:
+        target = os.path.realpath(path)
+        if os.path.isdir(target):
+            raise InputError(f"{shown}: is a folder; allowed: a file to write")
+        with contextlib.suppress(OSError):
+            os.lstat(target)  # a name that no file can have is a ValueError
+    except ValueError as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{shown}: cannot be written ({error})") from None
+    return target
 
 
 def _mode(target: str) -> int:

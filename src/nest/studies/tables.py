@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import csv
 import importlib.util
+import io
 import json
-import os
 from collections.abc import Iterator, Mapping
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, BinaryIO, TextIO
 
-from nest.errors import InputError, OutputError
+from nest.errors import InputError
+from nest.inputs.files import csv_cell, whole_file
 from nest.studies.objectives import Figures
 from nest.studies.results import Results, Row, summary
-from nest.units import shorten
 
 FORMATS = ("csv", "json", "parquet")
 _AFTER = ("status", "front", *Figures._fields, "peak_memory_bytes", "optimal", "gap", "plan",
@@ -56,16 +57,8 @@ def write(results: Results, file_format: str, path: str) -> None:
     InputError : Parquet without its package.
     OutputError : the file cannot be written.
     """
-    part = f"{path}.part"
-    try:
-        _WRITERS[file_format](results, part)
-        os.replace(part, path)
-    except OSError as error:
-        raise OutputError(f"{shorten(path, 300)[1:-1]}: cannot be written "
-                          f"({error.strerror or error})") from None
-    finally:
-        if os.path.exists(part):
-            os.unlink(part)
+    with whole_file(path) as stream:
+        _WRITERS[file_format](results, stream)
 
 
 def need_parquet() -> None:
@@ -80,21 +73,29 @@ def need_parquet() -> None:
                          "pip install 'nest-planner[parquet]' adds it")
 
 
-def _csv(results: Results, path: str) -> None:
-    with open(path, "w", encoding="utf-8", errors="backslashreplace", newline="") as stream:
-        writer = csv.DictWriter(stream, columns(results), lineterminator="\n")
-        writer.writeheader()
+def _csv(results: Results, stream: BinaryIO) -> None:
+    with _text(stream, "backslashreplace") as out:
+        table = csv.writer(out, lineterminator="\n")
+        table.writerow(map(csv_cell, columns(results)))
         for record in records(results):
-            writer.writerow({name: str(value).lower() if isinstance(value, bool) else value
-                             for name, value in record.items()})
+            table.writerow(str(value).lower() if isinstance(value, bool) else csv_cell(value)
+                           for value in record.values())
 
 
-def _json(results: Results, path: str) -> None:
-    with open(path, "w", encoding="utf-8") as stream:
-        stream.write(head(results)[:-2] + ',\n  "rows": [')
+def _json(results: Results, stream: BinaryIO) -> None:
+    with _text(stream, "strict") as out:
+        out.write(head(results)[:-2] + ',\n  "rows": [')
         for place, record in enumerate(records(results)):
-            stream.write(f"{',' if place else ''}\n    {json.dumps(record)}")
-        stream.write("\n  ]\n}\n")
+            out.write(f"{',' if place else ''}\n    {json.dumps(record)}")
+        out.write("\n  ]\n}\n")
+
+
+@contextmanager
+def _text(stream: BinaryIO, errors: str) -> Iterator[TextIO]:
+    """A stream of bytes as one of text, which leaves it open."""
+    out = io.TextIOWrapper(stream, "utf-8", errors, newline="")
+    yield out
+    out.detach()
 
 
 def head(results: Results) -> str:
@@ -104,7 +105,7 @@ def head(results: Results) -> str:
     return json.dumps(found, indent=2)
 
 
-def _parquet(results: Results, path: str) -> None:
+def _parquet(results: Results, stream: BinaryIO) -> None:
     need_parquet()
     import pyarrow
     import pyarrow.parquet
@@ -122,7 +123,7 @@ def _parquet(results: Results, path: str) -> None:
             column = labels.pop() if len(labels) == 1 else float if labels == {int, float} else str
         types.append((name, arrow.get(column, pyarrow.string())))
     schema = pyarrow.schema(types)
-    with pyarrow.parquet.ParquetWriter(path, schema) as writer:
+    with pyarrow.parquet.ParquetWriter(stream, schema) as writer:
         batch: list[dict[str, Any]] = []
         for record in records(results):
             batch.append({name: str(value) if column == pyarrow.string() and value is not None

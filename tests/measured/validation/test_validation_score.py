@@ -216,13 +216,13 @@ def test_the_command_writes_a_table_and_a_picture(
 ) -> None:
     monkeypatch.chdir(tmp_path)  # a short name: a long path would be broken into lines
     target = tmp_path / "out.csv"
-    text = table({}, {"run_id": "two", "recompute": ""})
+    text = table({}, {"run_id": "=two", "recompute": ""})
     (tmp_path / "runs.csv").write_text(text, encoding="utf-8")
     out, _ = run(capsys, "validate", "runs.csv", "-o", str(target), "--plot", "plot.svg")
     assert "runs.csv: 1 of 2 runs" in out
     with open(target, encoding="utf-8") as stream:
         rows = list(csv.DictReader(stream))
-    assert [row["run_id"] for row in rows] == ["one", "two"]
+    assert [row["run_id"] for row in rows] == ["one", "'=two"]  # no formula
     assert float(rows[0]["predicted_s"]) > 0 and rows[1]["predicted_s"] == ""
     assert rows[1]["reason"] == "not stated: recompute"
     ElementTree.parse(tmp_path / "plot.svg")

@@ -7,6 +7,7 @@ import io
 import json
 from typing import Any
 
+from nest.inputs.files import csv_cell
 from nest.measured.validation.pricing import PricedRun
 from nest.measured.validation.score import Report, as_dict
 
@@ -70,4 +71,4 @@ def to_csv(report: Report) -> str:
 def _cell(value: Any) -> str:
     if value is None:
         return ""
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    return f"{value:.6g}" if isinstance(value, float) else str(csv_cell(value))
