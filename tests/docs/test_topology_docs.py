@@ -8,12 +8,10 @@ from pathlib import Path
 import pytest
 
 from nest.network import levels_of, parse_generator, read_topology
-from nest.network.generators.data_centres import DataCentres
-from nest.network.generators.mixed import Mixed
+from nest.network.generators.composed import DataCentres, Mixed
 from nest.network.generators.text import FABRICS, NAMES
 from nest.network.readers import xml_text
-from nest.network.readers.entries import LinkEntry, NodeEntry
-from nest.network.readers.nest_file import TopologyDescription
+from nest.network.readers.graphs import LinkEntry, NodeEntry, TopologyDescription
 from nest.network.topology import MOST_LINKS, MOST_NODES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "topologies.md").read_text(encoding="utf-8")

@@ -13,8 +13,8 @@ import numpy as np
 
 from nest.inputs import Device, load_device
 from nest.network import Topology
-from nest.network.draft import Draft
 from nest.network.hierarchy import Hierarchy
+from nest.network.topology import Draft
 
 H100 = load_device("h100-sxm")
 A100 = load_device("a100-sxm-80gb")

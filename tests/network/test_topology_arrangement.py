@@ -14,7 +14,7 @@ from topologies import H100, network, random_network
 
 from nest.network import Arrangement, Routes, Topology, arrangements, parse_generator, without
 from nest.network.arrangement import MOST_IDLE, MOST_LEVELS
-from nest.network.draft import Draft
+from nest.network.topology import Draft
 
 GENERATED = (
     "fat-tree:k=4", "spine-leaf:leaves=3,per_leaf=8,node=4", "rail-optimized:nodes=3,node=4",

@@ -8,7 +8,7 @@ from topologies import A100, H100, network
 
 from nest.errors import InputError
 from nest.network import Topology, degrade, parse_generator, without
-from nest.network.draft import Draft
+from nest.network.topology import Draft
 
 FABRIC = parse_generator("spine-leaf:leaves=3,per_leaf=4,node=2,spines=2")
 

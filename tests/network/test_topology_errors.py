@@ -15,10 +15,9 @@ from topologies import H100, put
 from nest.errors import InputError, LimitError
 from nest.inputs.files import LARGEST
 from nest.network import graph_of, read_topology
-from nest.network.draft import Draft
 from nest.network.network import load_network
 from nest.network.readers import xml_text
-from nest.network.topology import MOST_NODES
+from nest.network.topology import MOST_NODES, Draft
 
 
 def refused(path: Path, **given: Any) -> str:
@@ -101,10 +100,10 @@ def test_too_many_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     data = {"name": "n", "nodes": [1] * (MOST_NODES + 1)}
     says = f"nodes: got {MOST_NODES + 1} entries; allowed: at most {MOST_NODES} entries"
     assert says in refused(put(tmp_path, data, "net.json"))
-    monkeypatch.setattr("nest.network.draft.MOST_LINKS", 4)
+    monkeypatch.setattr("nest.network.topology.MOST_LINKS", 4)
     path = put(tmp_path, NEST, "net.yaml")
     assert "links: got more than 4; allowed: 4" in refused(path)
-    monkeypatch.setattr("nest.network.draft.MOST_NODES", 2)
+    monkeypatch.setattr("nest.network.topology.MOST_NODES", 2)
     assert "nodes: got more than 2; allowed: 2" in refused(path)
 
 

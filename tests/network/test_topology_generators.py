@@ -12,16 +12,14 @@ from topologies import A100, as_networkx
 from nest.errors import InputError
 from nest.inputs import load_device
 from nest.network import Routes, Topology, names_generator, parse_generator
-from nest.network.generators import (
-    data_centres,
-    dragonfly,
-    fat_tree,
-    fully_connected,
-    mixed,
-    nvl_domains,
-    rail_optimized,
-    spine_leaf,
-    torus,
+from nest.network.generators.composed import DataCentres, Mixed
+from nest.network.generators.direct import FullyConnected, Torus
+from nest.network.generators.switched import (
+    Dragonfly,
+    FatTree,
+    NvlDomains,
+    RailOptimized,
+    SpineLeaf,
 )
 from nest.network.network import load_network
 
@@ -59,7 +57,7 @@ def _rates(topology: Topology, graph: nx.DiGraph) -> list[float]:
 @pytest.mark.parametrize("k", [2, 4, 6])
 @pytest.mark.parametrize("narrow", [1, 2])
 def test_fat_tree(k: int, narrow: int) -> None:
-    topology = fat_tree(k, oversubscription=narrow)
+    topology = FatTree(k=k, oversubscription=narrow).topology()
     hosts = k**3 // 4
     assert counts(topology) == (hosts, 5 * k * k // 4, 3 * hosts)
     assert diameter(topology) == 6
@@ -71,8 +69,8 @@ def test_fat_tree(k: int, narrow: int) -> None:
 @pytest.mark.parametrize(("leaves", "per_leaf", "spines", "node", "narrow"), [
     (4, 6, 3, 1, 1), (2, 8, 4, 4, 2), (6, 4, 1, 2, 1)])
 def test_spine_leaf(leaves: int, per_leaf: int, spines: int, node: int, narrow: int) -> None:
-    topology = spine_leaf(
-        leaves, per_leaf, spines=spines, node=node, oversubscription=narrow, bandwidth="10 GB/s")
+    topology = SpineLeaf(leaves=leaves, per_leaf=per_leaf, spines=spines, node=node,
+                         oversubscription=narrow, bandwidth="10 GB/s").topology()
     devices = leaves * per_leaf
     more = (devices // node + devices, 2 * devices) if node > 1 else (0, 0)
     expected = (devices, leaves + spines + more[0], devices + leaves * spines + more[1])
@@ -82,7 +80,7 @@ def test_spine_leaf(leaves: int, per_leaf: int, spines: int, node: int, narrow: 
 
 
 def test_rail_optimized() -> None:
-    topology = rail_optimized(3, node=4, units=2, spines=2)
+    topology = RailOptimized(nodes=3, node=4, units=2, spines=2).topology()
     # 24 devices with a port each; 6 node switches, 8 leaves, 2 spines
     assert counts(topology) == (24, 24 + 6 + 8 + 2, 24 + 24 + 24 + 8 * 2)
     assert bisection(topology) == pytest.approx(12 * 50e9)
@@ -96,7 +94,7 @@ def test_rail_optimized() -> None:
 
 @pytest.mark.parametrize(("a", "p", "h"), [(4, 2, 2), (2, 1, 1), (6, 1, 2)])
 def test_dragonfly(a: int, p: int, h: int) -> None:
-    topology = dragonfly(a, p, h)
+    topology = Dragonfly(a=a, p=p, h=h).topology()
     groups = a * h + 1
     local, across = groups * a * (a - 1) // 2, groups * (groups - 1) // 2
     assert counts(topology) == (a * p * groups, a * groups, a * p * groups + local + across)
@@ -112,7 +110,8 @@ def test_dragonfly(a: int, p: int, h: int) -> None:
 
 
 def test_a_dragonfly_with_fewer_groups_has_more_links_for_each_pair() -> None:
-    topology = dragonfly(4, 1, 2, groups=3)  # 8 ports for 2 other groups: 4 links a pair
+    topology = Dragonfly(a=4, p=1, h=2, groups=3).topology()
+    # 8 ports for 2 other groups: 4 links a pair
     across = [
         rate for s, t, rate in zip(
             topology.source_E, topology.target_E, topology.bandwidth_E, strict=True)
@@ -124,7 +123,7 @@ def test_a_dragonfly_with_fewer_groups_has_more_links_for_each_pair() -> None:
 
 @pytest.mark.parametrize("dims", [(4,), (3, 5), (4, 4, 4), (2, 4), (2, 2, 2)])
 def test_torus(dims: tuple[int, ...]) -> None:
-    topology = torus(*dims)
+    topology = Torus(dims=dims).topology()
     total = int(np.prod(dims))
     cables = sum(total // 2 if size == 2 else total for size in dims)
     assert counts(topology) == (total, 0, cables)
@@ -138,7 +137,7 @@ def test_torus(dims: tuple[int, ...]) -> None:
 
 
 def test_fully_connected() -> None:
-    topology = fully_connected(6, bandwidth="64 GB/s")
+    topology = FullyConnected(devices=6, bandwidth="64 GB/s").topology()
     assert counts(topology) == (6, 0, 15)
     assert diameter(topology) == 1
     assert bisection(topology) == pytest.approx(9 * 64e9)
@@ -146,36 +145,38 @@ def test_fully_connected() -> None:
 
 
 def test_nvl_domains() -> None:
-    topology = nvl_domains(4, size=6, spines=2, oversubscription=2)
+    topology = NvlDomains(domains=4, size=6, spines=2, oversubscription=2).topology()
     assert counts(topology) == (24, 24 + 4 + 4 + 2, 3 * 24 + 8)
     assert bisection(topology) == pytest.approx(12 * 50e9 / 2)
-    assert len(nvl_domains(2).device_N) == 144
+    assert len(NvlDomains(domains=2).topology().device_N) == 144
     assert topology.nodes[topology.device_N[6]] == "domain1/gpu0"
 
 
 def test_data_centres() -> None:
-    topology = data_centres(fat_tree(4), centres=3, bandwidth="10 GB/s", latency="5 ms")
+    topology = DataCentres(centres=3, bandwidth="10 GB/s", latency="5 ms").topology(
+        FatTree(k=4).topology())
     assert counts(topology) == (48, 3 * (20 + 1), 3 * (48 + 4) + 3)
-    assert bisection(data_centres(fat_tree(4), bandwidth="10 GB/s")) == pytest.approx(10e9)
+    two = DataCentres(bandwidth="10 GB/s").topology(FatTree(k=4).topology())
+    assert bisection(two) == pytest.approx(10e9)
     routes = Routes(topology)
     assert routes.hops(0, 16) == [3 + 1 + 1 + 1 + 3]
     assert routes.latency(0, 16) == pytest.approx([2 * (4e-6 + 2e-6) + 5e-3])
-    rings = data_centres(torus(4))
+    rings = DataCentres().topology(Torus(dims=4).topology())
     assert counts(rings) == (8, 2, 2 * (4 + 4) + 1)
     nested = parse_generator("data-centres:fabric=[data-centres:centres=3,fabric=[torus:dims=4]]")
     assert len(nested.device_N) == 24
 
 
-def test_text_means_the_same_as_the_function() -> None:
+def test_text_means_the_same_as_the_fields() -> None:
     pairs = [
         ("fat-tree:k=4,oversubscription=2,device=a100-sxm-80gb,bandwidth=200 Gb/s",
-         fat_tree(4, oversubscription=2, device=A100, bandwidth=25e9)),
+         FatTree(k=4, oversubscription=2, device=A100, bandwidth=25e9).topology()),
         ("spine-leaf: leaves=2, per_leaf=4, node=2, latency=[2 us]",
-         spine_leaf(2, 4, node=2, latency=2e-6)),
-        ("torus:dims=4x3", torus(4, 3)),
-        ("torus:dims=4", torus(4)),
+         SpineLeaf(leaves=2, per_leaf=4, node=2, latency=2e-6).topology()),
+        ("torus:dims=4x3", Torus(dims=(4, 3)).topology()),
+        ("torus:dims=4", Torus(dims=4).topology()),
         ("data-centres:centres=2,latency=1 ms,fabric=[fat-tree:k=4,bandwidth=1 GB/s]",
-         data_centres(fat_tree(4, bandwidth=1e9), latency=1e-3)),
+         DataCentres(latency=1e-3).topology(FatTree(k=4, bandwidth=1e9).topology())),
     ]
     for text, expected in pairs:
         found = parse_generator(text)
@@ -237,7 +238,7 @@ def test_mixed_nodes_have_the_default_links_of_their_devices() -> None:
     alike = load_network("mixed:2x8xh100-sxm")  # one type: a cluster with levels
     assert alike.links is None and alike.group_sizes == (8, 16)
     assert alike.levels[1].latency == pytest.approx(8e-6)
-    assert mixed("8xh100-sxm", link="efa").nodes[0] == "leaf"
+    assert Mixed(nodes=("8xh100-sxm",), link="efa").topology().nodes[0] == "leaf"
 
 
 def _inner(text: str, device: str | None = None) -> list[float]:

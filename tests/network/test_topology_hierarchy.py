@@ -14,7 +14,7 @@ import nest
 from nest.evaluation.even import even_configuration
 from nest.inputs import Cluster, Level, catalog, load_cluster
 from nest.network import Routes, Topology, graph_of, levels_of, parse_generator, without
-from nest.network.draft import Draft
+from nest.network.topology import Draft
 
 BASE = {"name": "c", "device": H100}
 

@@ -11,7 +11,7 @@ from topologies import H100, Paths, network, random_network
 
 from nest.errors import LimitError
 from nest.network import Routes, Topology, parse_generator, routing
-from nest.network.draft import Draft
+from nest.network.topology import Draft
 
 SMALL = (
     "fat-tree:k=4", "torus:dims=4x3", "torus:dims=2x2x2", "dragonfly:a=2,p=1,h=1",

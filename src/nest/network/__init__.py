@@ -1,9 +1,9 @@
 """Networks as graphs, and the clusters that they describe.
 
-`topology` is the graph itself, `draft` a graph under construction; `generators` make one from a
-line of text, `readers` from files of other tools, `changes` remove failed parts or slow them down.
+`topology` is the graph itself, also one under construction; `generators` make one from a line of
+text, `readers` from files of other tools, `changes` remove failed parts or slow them down.
 `routing` finds shortest routes. `hierarchy` (with `planes`) tells whether a graph is a hierarchy of
-levels; `arrangement` and `mixture` choose the order of its devices. `network` is the entry: the
+levels; `arrangement` chooses the order of its devices. `network` is the entry: the
 cluster of a name, a file or a graph (`nest.load_network`); `losses` is what is left of a cluster.
 Read `topology`, `network`, `hierarchy` first.
 
@@ -16,11 +16,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nest.network.arrangement import Arrangement, arrangements
+    from nest.network.arrangement import Arrangement, arrangements, mixtures, together
     from nest.network.changes import degrade, without
     from nest.network.generators.text import names_generator, parse_generator
     from nest.network.hierarchy import Hierarchy, graph_of, hierarchy_of, levels_of
-    from nest.network.mixture import mixtures, together
     from nest.network.readers.format import read_topology
     from nest.network.routing import Routes
     from nest.network.topology import Topology
@@ -54,8 +53,8 @@ _HOME = {
     "graph_of": "hierarchy",
     "hierarchy_of": "hierarchy",
     "levels_of": "hierarchy",
-    "mixtures": "mixture",
-    "together": "mixture",
+    "mixtures": "arrangement",
+    "together": "arrangement",
     "read_topology": "readers.format",
     "Routes": "routing",
     "Topology": "topology",

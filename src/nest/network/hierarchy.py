@@ -10,10 +10,9 @@ import numpy as np
 
 from nest.errors import LimitError
 from nest.inputs import Cluster, Level
-from nest.network.draft import Draft
 from nest.network.planes import TOLERANCE, Tier, Uneven, orient, planes, tiers
 from nest.network.routing import Routes
-from nest.network.topology import Flags, Ints, Topology
+from nest.network.topology import Draft, Flags, Ints, Topology
 from nest.units import shorten
 
 MOST_LEVELS = 8  # of a cluster

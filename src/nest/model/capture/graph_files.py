@@ -15,7 +15,7 @@ from nest.inputs import read_description
 from nest.inputs.arguments import need_path
 from nest.inputs.files import read_text
 from nest.inputs.operator_graph import OperatorGraph
-from nest.network.readers.graphml import graph_of
+from nest.network.readers.graphs import graph_of
 from nest.network.readers.xml_text import parse_xml
 from nest.units import shorten
 

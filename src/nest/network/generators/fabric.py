@@ -18,8 +18,7 @@ from nest.inputs import Description, Device, link_kinds, load_device
 from nest.inputs.base import Number, Whole
 from nest.inputs.cluster import Level
 from nest.inputs.device import resolve_device
-from nest.network.draft import Draft
-from nest.network.topology import MOST_NODES, Topology
+from nest.network.topology import MOST_NODES, Draft, Topology
 from nest.units import Bandwidth, Delay
 
 Count = Annotated[Whole, Field(ge=1, le=MOST_NODES)]

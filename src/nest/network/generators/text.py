@@ -12,16 +12,16 @@ from typing import Any
 
 from nest.errors import InputError, did_you_mean
 from nest.inputs import Device
-from nest.network.generators.data_centres import DataCentres
-from nest.network.generators.dragonfly import Dragonfly
+from nest.network.generators.composed import DataCentres, Mixed
+from nest.network.generators.direct import FullyConnected, Torus
 from nest.network.generators.fabric import Generator
-from nest.network.generators.fat_tree import FatTree
-from nest.network.generators.fully_connected import FullyConnected
-from nest.network.generators.mixed import Mixed
-from nest.network.generators.nvl_domains import NvlDomains
-from nest.network.generators.rail_optimized import RailOptimized
-from nest.network.generators.spine_leaf import SpineLeaf
-from nest.network.generators.torus import Torus
+from nest.network.generators.switched import (
+    Dragonfly,
+    FatTree,
+    NvlDomains,
+    RailOptimized,
+    SpineLeaf,
+)
 from nest.network.topology import Topology
 from nest.units import shorten
 

@@ -13,13 +13,15 @@ from nest.errors import InputError
 from nest.inputs import Device
 from nest.inputs.device import resolve_device
 from nest.inputs.files import SUFFIXES, parse_text, read_text
-from nest.network.readers import astra_yaml, node_link
-from nest.network.readers.astra_yaml import from_astra_yaml
-from nest.network.readers.graphml import ROOTS, from_graphml
-from nest.network.readers.nccl_xml import from_nccl_xml
-from nest.network.readers.nest_file import from_description
-from nest.network.readers.node_link import from_node_link
-from nest.network.readers.simai_text import HEADER, from_simai_text
+from nest.network.readers.graphs import (
+    NODE_LINK_MARKS,
+    ROOTS,
+    from_description,
+    from_graphml,
+    from_node_link,
+)
+from nest.network.readers.nccl import from_nccl_xml
+from nest.network.readers.simulators import ASTRA_MARKS, HEADER, from_astra_yaml, from_simai_text
 from nest.network.readers.xml_text import parse_xml
 from nest.network.topology import Topology
 from nest.units import shorten
@@ -107,7 +109,7 @@ def _from_xml(
 
 def describes_graph(data: Mapping[str, Any]) -> bool:
     """Whether the data of a file is meant as a graph."""
-    return "nodes" in data or all(mark in data for mark in astra_yaml.MARKS)
+    return "nodes" in data or all(mark in data for mark in ASTRA_MARKS)
 
 
 def topology_from(
@@ -128,13 +130,13 @@ def topology_from(
     name, where = _name(path), shorten(os.fspath(path), 300)[1:-1]
     if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
         raise InputError(f"{where}: got {shorten(data)}; allowed: a mapping of fields")
-    if all(mark in data for mark in astra_yaml.MARKS):
+    if all(mark in data for mark in ASTRA_MARKS):
         return from_astra_yaml(data, name, where, device)
     if "levels" in data and "nodes" not in data:
         raise InputError(f"{where}: got a cluster description with levels; allowed: {FORMATS}")
     nodes = data.get("nodes")
     first = nodes[0] if isinstance(nodes, list) and nodes else None
     by_id = isinstance(first, dict) and "id" in first and "name" not in first
-    if by_id or any(mark in data for mark in node_link.MARKS):
+    if by_id or any(mark in data for mark in NODE_LINK_MARKS):
         return from_node_link(data, name, where, device)
     return from_description(data, where, device)

@@ -1,19 +1,45 @@
-"""Devices on a grid whose rows are rings, as TPUs have it."""
+"""Networks whose links join devices directly."""
 
 from __future__ import annotations
 
+import itertools
 import math
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
 
 from nest.inputs import load_device
 from nest.inputs.base import Problems, Whole, at_most
-from nest.network.draft import Draft
 from nest.network.generators.fabric import DeviceType, Generator, port_rate
-from nest.network.topology import MOST_NODES, Topology
+from nest.network.topology import MOST_NODES, Draft, Topology
 from nest.units import Bandwidth, Delay
+
+MOST = 1000  # devices, just below the links that a topology may have
+
+
+class FullyConnected(Generator):
+    """Network without switches in which all devices are neighbours."""
+
+    devices: Annotated[Whole, Field(ge=1, le=MOST)] = Field(description="devices")
+    device: DeviceType = Field(
+        default_factory=lambda: load_device("mi300x"), description="type of the devices"
+    )
+    bandwidth: Bandwidth = Field(
+        default_factory=lambda given: port_rate(given, 64e9),
+        description="bytes/s of a link, each direction; default: that of the AMD device, of an "
+        "MI300X for others (Infinity Fabric, 128 GB/s both ways: AMD Instinct MI300X datasheet)",
+    )
+    latency: Delay = Field(2e-6, description="seconds of a link (assumed)")
+
+    def topology(self) -> Topology:
+        """Give the network."""
+        draft = Draft(f"{self.devices} devices, fully connected", "fully-connected")
+        gpus = [draft.device(f"gpu{number}", self.device) for number in range(self.devices)]
+        for one, other in itertools.combinations(gpus, 2):
+            draft.cable(one, other, self.bandwidth, self.latency)
+        return draft.build()
+
 
 MOST_DIMENSIONS = 6
 
@@ -28,7 +54,11 @@ def _sizes(value: object) -> object:
 
 
 class Torus(Generator):
-    """Fields of `torus`."""
+    """Torus of any number of dimensions up to six; devices are numbered with the last one fastest.
+
+    N. P. Jouppi et al., "TPU v4: an optically reconfigurable supercomputer", arXiv:2304.01433,
+    section 2.
+    """
 
     dims: Annotated[
         tuple[Annotated[Whole, Field(ge=2, le=MOST_NODES)], ...],
@@ -69,21 +99,3 @@ class Torus(Generator):
             for one, other in zip(grid_axis.flat, after.flat, strict=True):
                 draft.cable(int(one), int(other), self.bandwidth, self.latency)
         return draft.build()
-
-
-def torus(*dims: int, **given: Any) -> Topology:
-    """Torus of any number of dimensions up to six; devices are numbered with the last one fastest.
-
-    N. P. Jouppi et al., "TPU v4: an optically reconfigurable supercomputer", arXiv:2304.01433,
-    section 2.
-
-    Parameters
-    ----------
-    dims : devices of each dimension; two are joined by one link.
-    given : other fields of `Torus`.
-
-    Raises
-    ------
-    InputError : a field that is unknown or not allowed, or too many devices.
-    """
-    return Torus(dims=list(dims), **given).topology()
