@@ -96,7 +96,7 @@ def test_layers_that_differ_are_read_one_by_one() -> None:
     ("Jamba-v0.1", {"num_hidden_layers": 10**7}, "num_hidden_layers: got 10000000; allowed: a who"),
     ("Nemotron-3-Nano-30B-A3B", {"hybrid_override_pattern": "M" * 10**6},
      "layers_block_type: missing"),
-    ("t5-11b", {"feed_forward_proj": "odd"}, "feed_forward_proj: got 'odd'; allowed: relu"),
+    ("t5-11b", {"feed_forward_proj": "odd"}, "feed_forward_proj: got 'odd'; allowed: 'relu'"),
     ("SmolLM3-3B", {"no_rope_layers": [1, 0]}, "no_rope_layers: got [1, 0]; allowed: 0 or 1"),
     ("ERNIE-4.5-21B-A3B", {"moe_layer_end_index": 20}, "moe_layer_end_index: got 20; allowed: -1"),
     ("ERNIE-4.5-21B-A3B", {"moe_layer_interval": 2}, "moe_layer_interval: got 2; allowed: 1"),

@@ -1,6 +1,5 @@
 """A `config.json` of Hugging Face as a model.
 
-`config` is the entry; `fields` reads single fields; `alike`, `renamed`, `mixed` and `images` have
-a reader for each model type, `windows` the windows of attention, and `keys` those keys that cost
-nothing.
+`config` is the entry; families.yaml says what each field is read from, `fields` reads it, `rules`
+has what the table cannot express; `mixed` and `images` read model types of several kinds of layers.
 """

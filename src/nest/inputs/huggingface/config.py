@@ -8,19 +8,21 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from nest.errors import InputError
-from nest.inputs.huggingface import alike, images, mixed, renamed
-from nest.inputs.huggingface.fields import Config
-from nest.inputs.huggingface.keys import unknown_keys
-from nest.inputs.huggingface.windows import window
+from nest.inputs.huggingface import images, mixed
+from nest.inputs.huggingface.fields import Config, tables, unknown_keys
+from nest.inputs.huggingface.rules import family, window
 from nest.inputs.model import Model
 from nest.units import shorten
 
 _READERS: dict[str, Callable[[Config], dict[str, Any]]] = {
-    **alike.READERS, **renamed.READERS, **mixed.READERS, "vit": images.vit}
+    **{name: partial(family, model_type=name) for name in tables()["families"]
+       if name not in ("decoder", "gqa", "mha")},
+    **mixed.READERS, "vit": images.vit}
 MODEL_TYPES = tuple(sorted({*_READERS, *images.TOWERS}))
 
 _COMMON = ("llama", "mixtral", "qwen3_moe", "deepseek_v3", "gpt2", "bert")
@@ -61,9 +63,10 @@ def from_huggingface(
         hint = f"did you mean {close[0]}? " if close else ""
         raise InputError(f"as: got {shorten(known)}; {hint}allowed: {', '.join(MODEL_TYPES)}")
     model_type = known or _model_type(data)
-    if model_type in renamed.REFUSED:
+    refused = tables()["refused"].get(model_type)
+    if refused is not None:
         message = (f"{where}: model_type: got {shorten(model_type)}: "
-                   f"{renamed.REFUSED[model_type]}, which NEST does not describe; allowed: layers "
+                   f"{refused}, which NEST does not describe; allowed: layers "
                    "measured as a profile (--profile, `nest profile`), a module (nest.from_torch), "
                    "or another model type")
         raise InputError(message, (message,))
@@ -101,7 +104,7 @@ def _fields(data: Mapping[str, Any], where: str, model_type: str) -> tuple[dict[
     else:
         fields = _text_fields(config, model_type)
     for part in (config, *config.children):
-        for key in unknown_keys(part.data, part.read):
+        for key in unknown_keys(part):
             part.refuse(key, f"nothing: it is not known with model_type {model_type}. If it "
                         "changes neither time nor memory, remove it from a copy of the file")
     return fields, config

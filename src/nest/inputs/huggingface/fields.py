@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any
 
+from nest.inputs.files import read_description
 from nest.units import shorten
+
+Fields = dict[str, Any]
 
 _SAME = (
     ("hidden_size", "n_embd", "n_embed", "d_model"),
@@ -113,3 +119,69 @@ class Config:
             self.refuse(key, f"{layers} entries, each {' or '.join(allowed)}")
             return None
         return [allowed[word] for word in value]
+
+
+@cache
+def tables() -> Mapping[str, Any]:
+    """What families.yaml says: how model types are read, refused ones, keys that cost nothing."""
+    return read_description(Path(__file__).with_name("families.yaml"))
+
+
+_STARTS = ("_", "unsloth")  # private notes, and those of a fine-tuning tool
+
+
+@cache
+def _free_keys() -> frozenset[str]:
+    return frozenset(key for keys in tables()["free"].values() for key in keys.split())
+
+
+def unknown_keys(config: Config) -> list[str]:
+    """Keys that are given and neither read nor known to cost nothing."""
+    return [key for key, value in config.data.items()
+            if key not in config.read and key not in _free_keys() and not key.startswith(_STARTS)
+            and value not in (None, False, 0, "", [], {})]
+
+
+_WORDS = ("kind", "norm", "qk_norm_form")
+_ENTRY = re.compile(r"(\w+)?( >= 0)?(?: ?= (?:(\d+) \* )?(\w+))?")
+
+
+def add_row(config: Config, row: Mapping[str, Any], fields: Fields) -> None:
+    """Read the fields of a row of families.yaml, in the notation that stands at its head."""
+    own = {key: row[key] for key in row if key not in ("is", "only", "free")}
+    _add(config, own, fields, fields)
+    for key, allowed in row.get("only", {}).items():
+        config.only(key, allowed[0], *allowed)
+    config.read |= {*row.get("free", ())}
+
+
+def _add(config: Config, row: Mapping[str, Any], into: Fields, fields: Fields) -> None:
+    for name, given in row.items():
+        if isinstance(given, Mapping):
+            _add(config, given, into.setdefault(name, {}), fields)
+            continue
+        value = given
+        if isinstance(given, str) and name not in _WORDS:
+            value = _read(config, given, fields)
+        if value is not None:
+            into[name] = value
+
+
+def _read(config: Config, text: str, fields: Fields) -> Any:
+    """The value that an entry of a row stands for; None: there is none."""
+    match = _ENTRY.fullmatch(text)
+    assert match is not None, text
+    key, low, factor, other = match.groups()
+    if key is not None and other in ("true", "false"):
+        return config.flag(key, other == "true")
+    default = None
+    if other not in (None, "none"):
+        default = int(other) if other.isdigit() else fields[other]
+        default = int(factor) * default if factor else default
+    if key is None:
+        return default
+    if other == "none" and low:
+        return config.whole(key, 0, 0, 10**9) or None
+    if other == "none" and config.get(key) is None:
+        return None
+    return config.whole(key, default, 0 if low or other == "0" else 1)

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from nest.inputs.huggingface.fields import Config
+from nest.inputs.huggingface.fields import Config, Fields
 
-Fields = dict[str, Any]
 PATCHES = 1024
 """Patches of a sample's image where no file says its size (assumed; 448 x 448 points at 14)."""
 

@@ -8,12 +8,10 @@ them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
-from nest.inputs.huggingface.alike import gqa
-from nest.inputs.huggingface.fields import MOST_LAYERS, Config
+from nest.inputs.huggingface.fields import MOST_LAYERS, Config, Fields
+from nest.inputs.huggingface.rules import family, gqa
 
-Fields = dict[str, Any]
 _ATTENTION = {"full_attention": "attention", "linear_attention": "recurrence"}
 
 
@@ -77,7 +75,7 @@ def _delta(config: Config) -> Fields:
 
 
 def _kimi_linear(config: Config) -> Fields:
-    fields = gqa(config, kv_default=True)
+    fields = family(config, "mha")
     layers = fields["layers"]
     fields.pop("head_dim", None)  # the configuration class sets it to the rotary part alone
     inner = config.nested("linear_attn_config", {})
@@ -207,7 +205,7 @@ def _mamba2_of(config: Config, heads: str, head_dim: str, state: str, bias: str)
 
 
 def _granite_hybrid(config: Config) -> Fields:
-    fields = gqa(config, kv_default=True)
+    fields = family(config, "mha")
     layers, hidden = fields["layers"], fields["hidden"]
     words = {**_ATTENTION, "attention": "attention", "mamba": "recurrence"}
     mixers = config.layers_of("layer_types", layers, words) or layers * ["recurrence"]
