@@ -25,7 +25,7 @@ from numba import njit
 from numba.core import config
 
 from nest.evaluation.evaluate import chain_of
-from nest.forms import one_f_one_b
+from nest.schedules import one_f_one_b
 from nest.search import branch_and_bound, compiled
 from nest.search.alike import Alike
 from nest.search.problems import Problem

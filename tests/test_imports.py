@@ -17,7 +17,7 @@ SOURCE = ROOT / "src" / "nest"
 # Rows of the table, top to bottom. A part imports parts of the rows above its own, and itself.
 ROWS = (
     ("errors", "limits", "texts", "units"),
-    ("forms",),
+    ("schedules",),
     ("records",),
     ("inputs",),
     ("network",),
@@ -129,18 +129,19 @@ def test_a_class_name_stands_for_one_thing() -> None:
 
 
 @pytest.mark.parametrize("module", [name for name in MODULES if part(name) == "_kernels"])
-def test_kernels_know_numpy_numba_and_the_forms_only(module: str) -> None:
+def test_kernels_know_numpy_numba_and_the_schedules_only(module: str) -> None:
     roots = {name if name.startswith("nest") else name.split(".")[0] for name in imports(module)}
-    inside = {name for name in roots if part(name) in ("_kernels", "forms", "records")}
+    inside = {name for name in roots if part(name) in ("_kernels", "schedules", "records")}
     allowed = {"__future__", "collections", "functools", "types", "typing", "numpy", "numba"}
     assert roots - inside <= allowed
 
 
-@pytest.mark.parametrize("module", [name for name in MODULES if part(name) == "forms"])
-def test_forms_are_plain_python(module: str) -> None:
+@pytest.mark.parametrize("module", [name for name in MODULES if part(name) == "schedules"])
+def test_schedules_are_plain_python(module: str) -> None:
     """The kernels compile them, and the folder of compiled code is named after them."""
-    outside = {name for name in imports(module) if part(name) != "forms"}
-    assert outside <= {"__future__", "collections.abc", "typing"}
+    outside = {name for name in imports(module) if part(name) != "schedules"}
+    assert outside <= {"__future__", "collections.abc", "dataclasses", "functools", "itertools",
+                       "math", "typing"}
 
 
 def test_only_one_file_knows_the_kernels() -> None:
@@ -151,10 +152,10 @@ def test_only_one_file_knows_the_kernels() -> None:
             assert "numba" not in {name.split(".")[0] for name in imports(module)}, module
 
 
-def test_evaluation_shares_costs_and_forms_with_the_search_and_nothing_else() -> None:
+def test_evaluation_shares_costs_and_schedules_with_the_search_and_nothing_else() -> None:
     used = {part(name) for name in reached("nest.evaluation.evaluate")} - {""}
-    assert used == {"costs", "inputs", "errors", "forms", "model", "limits", "evaluation", "stacks",
-                    "network", "texts", "units"}
+    assert used == {"costs", "inputs", "errors", "schedules", "model", "limits", "evaluation",
+                    "stacks", "network", "texts", "units"}
 
 
 @pytest.mark.parametrize("module", [name for name in MODULES if part(name) == "planners"])

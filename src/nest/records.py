@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, get_type_hints
 import numpy as np
 from numpy.typing import NDArray
 
-from nest.forms.chunk import ChunkCosts, LayerSeconds, Parts
-from nest.forms.stage import StageSeconds
+from nest.schedules.chunk import ChunkCosts, LayerSeconds, Parts
+from nest.schedules.stage import StageSeconds
 
 SIZES = {float: np.float64, int: np.int64, bool: np.bool_}
 
@@ -105,7 +105,7 @@ class LayerBytes(NamedTuple):
 
 
 class Unfinished(NamedTuple):
-    """Of layers to which others may be added, see :func:`nest.forms.chunk.append`."""
+    """Of layers to which others may be added, see :func:`nest.schedules.chunk.append`."""
 
     free_forward: float
     balance: float
@@ -124,7 +124,7 @@ class ChangeRow(NamedTuple):
 
 
 class Total(NamedTuple):
-    """Figures of layers without recompute that :func:`nest.forms.chunk.append` adds to."""
+    """Figures of layers without recompute that :func:`nest.schedules.chunk.append` adds to."""
 
     forward: float
     backward: float
@@ -141,7 +141,7 @@ TOTAL = record(Total, Unfinished, LayerBytes)
 
 
 class OptionRow(NamedTuple):
-    """What is known of a configuration of a stage besides ``nest.forms.stage.StageSeconds``.
+    """What is known of a configuration of a stage besides ``nest.schedules.stage.StageSeconds``.
 
     All but ``degrees`` decide between two, or follow from what does.
     """
@@ -255,7 +255,7 @@ class Pipe(NamedTuple):
     """A pipeline of alike stages: an order of passes, stages and chunks a stage."""
 
     schedule: int
-    """Number of it in ``nest.search.alike.SCHEDULES``."""
+    """Number of it in ``nest.schedules.registry.SCHEDULES``."""
     pp: int
     """Stages."""
     vpp: int
@@ -347,7 +347,7 @@ class KindRow(NamedTuple):
     left: float
     """Of the optimizer and copies."""
     gathered: float
-    """ZeRO traffic, as of :class:`nest.forms.chunk.LayerSeconds`."""
+    """ZeRO traffic, as of :class:`nest.schedules.chunk.LayerSeconds`."""
     regathered: float
     scattered: float
     sync: float

@@ -13,9 +13,9 @@ from nest.costs.choices import Body, StageSetting
 from nest.costs.compute import Machine
 from nest.costs.network.collectives import Network
 from nest.costs.stage import chunk_costs, with_parts
-from nest.forms.chunk import LayerSeconds
 from nest.inputs import Job, Model
 from nest.model import Layer
+from nest.schedules.chunk import LayerSeconds
 
 
 def parts_of(described: Model, tp: int = 1, **machine: Any) -> BackwardParts:

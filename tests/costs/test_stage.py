@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from plain import chunk, stack
 
-from nest.costs.schedules import SCHEDULES, Path
-from nest.costs.stage import Hop, chunk_costs, hop, with_parts
-from nest.forms.chunk import ChunkCosts, LayerSeconds, delayed, longer
+from nest.costs.stage import chunk_costs, hop, with_parts
 from nest.inputs import Stack
-from nest.model.schedules import RULES
+from nest.schedules.chunk import ChunkCosts, LayerSeconds, delayed, longer
+from nest.schedules.path import Path
+from nest.schedules.registry import SCHEDULES
+from nest.schedules.traits import Hop
 
 
 def layer(**given: float) -> LayerSeconds:
@@ -217,7 +218,7 @@ def test_no_second_of_a_layer_that_grows_shortens_a_step(schedule: str) -> None:
                 2 if schedule in TWO_CHUNKS else int(rng.integers(2, 4)))
             p += p % 2 if schedule == "dualpipe" else 0
             m = p * int(rng.integers(2, 4))
-        most = RULES[schedule].most_zero if schedule in RULES else 3
+        most = SCHEDULES[schedule].most_zero
         zeros = ([int(rng.integers(most + 1))] * p if v > 1
                  else rng.integers(0, most + 1, p).tolist())
         ends = rng.random((p, v, 2)) * (rng.random((p, v, 2)) < 0.4)

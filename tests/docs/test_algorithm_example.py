@@ -12,10 +12,10 @@ import pytest
 from plain import chunk
 
 import nest
-from nest.costs.schedules import SCHEDULES
-from nest.costs.stage import Hop
-from nest.forms.chunk import ChunkCosts
 from nest.inputs import Configuration, StageConfiguration
+from nest.schedules.chunk import ChunkCosts
+from nest.schedules.registry import SCHEDULES
+from nest.schedules.traits import Hop
 
 ROOT = Path(__file__).parents[2]
 FILES = ROOT / "docs" / "examples" / "worked"

@@ -27,7 +27,7 @@ from nest.inputs import (
     load_stack,
 )
 from nest.inputs.cluster import LinkKind
-from nest.inputs.space import Schedule
+from nest.schedules.registry import Schedule
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 

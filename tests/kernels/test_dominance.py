@@ -14,9 +14,9 @@ from nest._kernels import pipeline
 from nest._kernels.dominance import undominated
 from nest.costs.stage import chunk_costs
 from nest.evaluation.evaluate import chain_of
-from nest.forms import gpipe, one_f_one_b
-from nest.forms.chunk import LayerSeconds
 from nest.records import AHEAD, BACK, STATE, rows_of
+from nest.schedules import gpipe, one_f_one_b
+from nest.schedules.chunk import LayerSeconds
 from nest.search.formulating import formulate, useful_under
 from nest.search.query import Query
 from nest.search.tables import Blocks

@@ -10,9 +10,9 @@ from nest.costs.choices import Body, StageSetting, State
 from nest.costs.compute import Machine
 from nest.costs.layer import LayerCosts, layer_costs
 from nest.costs.network.collectives import Group, Network
-from nest.forms.chunk import ChunkCosts
 from nest.inputs import Device, Job, Model, Stack
 from nest.model import Layer, build_chain
+from nest.schedules.chunk import ChunkCosts
 
 S, B, H, A, FF, V = 64, 2, 32, 4, 128, 1000
 """Tokens of a sample, samples, hidden, heads, MLP and vocabulary of :func:`model`."""

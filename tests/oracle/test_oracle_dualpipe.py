@@ -14,7 +14,7 @@ from nest.errors import InputError
 from nest.evaluation.even import even_configuration
 from nest.inputs import Configuration
 from nest.model import build_chain
-from nest.model.schedules import chunks_at
+from nest.schedules.registry import chunks_at
 
 
 def drawn(rng: Random) -> tuple[nest.Model, nest.Cluster, nest.Job, Configuration]:

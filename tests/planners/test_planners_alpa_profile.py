@@ -12,14 +12,14 @@ import pytest
 from instances import Instance
 from planner_instances import small_instance
 
-from nest.costs.schedules import SCHEDULES
 from nest.costs.stage import chunk_costs
 from nest.evaluation.evaluate import evaluate
-from nest.forms.chunk import LayerSeconds
 from nest.inputs import Configuration, SearchSpace, StageConfiguration
 from nest.planners.alpa.profile import AlpaLayerSeconds, alone
 from nest.planners.alpa.stages import Meshes, Option
 from nest.planners.prices import PlannerPrices
+from nest.schedules.chunk import LayerSeconds
+from nest.schedules.registry import SCHEDULES
 
 ANY = SearchSpace()
 ALONE = SCHEDULES["1f1b"]

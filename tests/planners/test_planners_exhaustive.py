@@ -9,7 +9,6 @@ import pytest
 from descriptions import CLUSTER, JOB, MODEL, measured
 
 import nest
-from nest.costs.schedules import SCHEDULES
 from nest.errors import NoPlanError
 from nest.evaluation.evaluate import chain_of, evaluate
 from nest.evaluation.even import even_configuration
@@ -19,6 +18,7 @@ from nest.planners.exhaustive.grid import Grid
 from nest.planners.exhaustive.table import PointTable, in_flight_by_chunk
 from nest.planners.membership import outside
 from nest.planners.prices import PlannerPrices
+from nest.schedules.registry import SCHEDULES
 
 MOE = {"experts": 4, "top_k": 2, "ffn": 64}
 

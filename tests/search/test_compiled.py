@@ -36,14 +36,15 @@ from nest.costs.network.fabric import Fabric
 from nest.costs.network.paths import LinkPrices
 from nest.costs.network.placement import aligned_starts, tile_of
 from nest.costs.network.records import Twins
-from nest.costs.schedules import SCHEDULES
-from nest.costs.stage import Hop, chunk_costs, layer_seconds
-from nest.forms import gpipe as gpipe_form
-from nest.forms import one_f_one_b
-from nest.forms.chunk import ChunkCosts, LayerSeconds
-from nest.forms.stage import StageSeconds
+from nest.costs.stage import chunk_costs, layer_seconds
 from nest.network.network import load_network
 from nest.records import FIGURES, LAYER, OPTION, columns
+from nest.schedules import gpipe as gpipe_form
+from nest.schedules import one_f_one_b
+from nest.schedules.chunk import ChunkCosts, LayerSeconds
+from nest.schedules.registry import SCHEDULES
+from nest.schedules.stage import StageSeconds
+from nest.schedules.traits import Hop
 from nest.search import compiled
 from nest.search.formulating import formulate
 from nest.search.query import Query

@@ -13,7 +13,7 @@ from nest.inputs import Job, Model, SearchSpace, load_stack
 from nest.inputs.capabilities import Rule
 from nest.model import build_chain
 from nest.model.layout_text import layout_cuts
-from nest.model.schedules import chunks_at
+from nest.schedules.registry import chunks_at
 
 SPACE: dict[str, Any] = {"tp": 1, "cp": 1, "mbs": 1, "recompute": "none", "zero": "0,1"}
 FIVE = {**MODEL, "layers": 5}

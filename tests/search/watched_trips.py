@@ -21,7 +21,7 @@ from nest._kernels import orders
 from nest._kernels.uniform import bound, chunks, fits, layouts, price, work
 from nest.inputs import Job, load_model, load_stack
 from nest.inputs.space import SearchSpace
-from nest.search.alike import SCHEDULES
+from nest.schedules.registry import SCHEDULES
 
 DEEPER = {**MODEL, "layers": 7}
 MANY = {**EXPERTS, "layers": 6, "moe": {"experts": 64, "top_k": 1, "ffn": 512}}
@@ -34,7 +34,7 @@ of_trips, of_pairs, held, longest = fits.of_trips, price.of_pairs, fits.held, wo
 def note(name: str, schedule: int, bound: float, value: float) -> None:
     """Note a bound of a value."""
     if value < np.inf:
-        one = found[SCHEDULES[schedule]]
+        one = found[list(SCHEDULES)[schedule]]
         one[name] = max(one[name], bound / value if value > 0.0 else float(bound > 0.0))
 
 
@@ -92,7 +92,7 @@ def watched(t: Any, q: Any, a: Any, w: Any, c: int, k: int) -> float:
 
 def note_in_flight(schedule: int, p: int, v: int, m: int, group: int) -> None:
     """Of micro-batches the n-th stage holds at least min(n, m), in some order of the stages."""
-    held = [min(layouts.forwards(schedule, p, v, m, group, s, d) for d in range(v))
+    held = [min(orders.ahead_of(schedule, p, v, m, group, s, d) for d in range(v))
             for s in range(p)]
     for n, fewest in enumerate(sorted(held), 1):
         note("in flight", schedule, min(n, m), fewest)

@@ -12,7 +12,7 @@ import nest
 from nest.errors import InputError, KernelError
 from nest.evaluation.even import even_configuration
 from nest.inputs import Configuration
-from nest.model.schedules import chunks_at, copies
+from nest.schedules.registry import chunks_at, copies
 from nest.simulation.tasks import _row
 
 SCHEDULES = ("zb1p", "interleaved-zb", "zb-v", "dualpipev", "dualpipe", "looped-bfs", "combined",

@@ -22,9 +22,9 @@ from nest.errors import InputError, UnsupportedError
 from nest.evaluation.ranks import Rank, ranks
 from nest.inputs import load_stack
 from nest.inputs.capabilities import Rule
-from nest.inputs.space import CpComm, Schedule
+from nest.inputs.space import CpComm
 from nest.model import Chain, build_chain
-from nest.model.schedules import chunks_at
+from nest.schedules.registry import Schedule, chunks_at
 from nest.stacks import launch_needs, not_runnable
 from nest.stacks.rules import applies, wrong
 

@@ -19,16 +19,15 @@ from framework_plans import CASES, PYTHON, Case, drawn, judged, runnable
 from launches import launched
 
 import nest
-from nest.costs.schedules import ONE_F_ONE_B, SCHEDULES
-from nest.costs.schedules import Path as SchedulePath
 from nest.errors import UnsupportedError
-from nest.forms.passes import PASSES
 from nest.frameworks.megatron import write_bridge as bridge
 from nest.frameworks.megatron.write import arguments, inexpressible, replica_by_replica, variables
 from nest.frameworks.megatron.write import options as export_options
 from nest.frameworks.settings import settings
 from nest.inputs import load_stack
-from nest.model.schedules import position
+from nest.schedules.passes import PASSES
+from nest.schedules.path import Path as SchedulePath
+from nest.schedules.registry import ONE_F_ONE_B, SCHEDULES, position
 
 pytestmark = pytest.mark.skipif(
     not PYTHON or "NEST_FRAMEWORK_ARGUMENTS" not in os.environ,

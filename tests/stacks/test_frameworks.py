@@ -19,12 +19,11 @@ import pytest
 from framework_plans import CASES, PYTHON, judged
 
 import nest
-from nest.costs.schedules import ONE_F_ONE_B, SCHEDULES
-from nest.costs.schedules import Path as SchedulePath
 from nest.evaluation.even import even_configuration
-from nest.forms.passes import PASSES
 from nest.model import build_chain
-from nest.model.schedules import is_folded
+from nest.schedules.passes import PASSES
+from nest.schedules.path import Path as SchedulePath
+from nest.schedules.registry import ONE_F_ONE_B, SCHEDULES, is_folded
 from nest.stacks import launch_needs, not_runnable
 from nest.stacks.figures import chunks_of, cut_forms, layer_counts, plan_figures
 

@@ -126,7 +126,7 @@ def called(signature):
 
 @cache
 def form(function, compiled=inlined):
-    """A plain function of :mod:`nest.forms`, compiled with those that it calls."""
+    """A plain function of :mod:`nest.schedules`, compiled with those that it calls."""
     names = function.__globals__
     called = {name: form(names[name]) for name in function.__code__.co_names
               if isinstance(names.get(name), FunctionType)}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from nest._kernels import form, leaf
 from nest._kernels.layers import append, chunk_costs, close
 from nest._kernels.spans import NO, PART
-from nest.forms import gpipe, one_f_one_b
+from nest.schedules import gpipe, one_f_one_b
 
 stage_of, gpipe_stage_of = form(one_f_one_b.stage_of), form(gpipe.stage_of)
 

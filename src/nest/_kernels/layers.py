@@ -1,4 +1,4 @@
-"""Figures of layers, and of consecutive layers on a device, compiled from :mod:`nest.forms.chunk`.
+"""Figures of layers, and of consecutive layers on a device, by :mod:`nest.schedules.chunk`.
 
 Shapes: T layer kinds, R recompute policies.
 """
@@ -6,7 +6,7 @@ Shapes: T layer kinds, R recompute policies.
 from __future__ import annotations
 
 from nest._kernels import form, leaf
-from nest.forms import chunk
+from nest.schedules import chunk
 
 append, close = form(chunk.append), form(chunk.close)
 remains = form(chunk.remains)

@@ -10,43 +10,65 @@ import numpy as np
 from numba import float64, int64, typeof, void
 
 from nest._kernels import called, form, leaf
-from nest.forms import orders, passes
-from nest.forms.passes import BESIDE, FORWARD, Order, Room
 from nest.records import FIGURES
+from nest.schedules import orders, passes
+from nest.schedules.closed import Closed
+from nest.schedules.passes import Order, Room
+from nest.schedules.path import Path
+from nest.schedules.registry import SCHEDULES
 
-in_turn, looped, folded = form(orders.in_turn), form(orders.looped), form(orders.folded)
-leave_out, crossed = form(orders.leave_out), form(orders.crossed)
-breadth_first, dual_pipe = form(orders.breadth_first), form(orders.dual_pipe)
-zero_bubble, zero_bubble_v = form(orders.zero_bubble), form(orders.zero_bubble_v)
-step_seconds = form(passes.step_seconds)
+leave_out, step_seconds = form(orders.leave_out), form(passes.step_seconds)
 
-(ONE_F_ONE_B, GPIPE, INTERLEAVED, COMBINED, ZB1P, INTERLEAVED_ZB, ZB_V, DUALPIPEV, DUALPIPE,
- LOOPED_BFS) = range(10)
-"""Numbers of schedules, as in ``nest.search.alike.SCHEDULES``."""
+
+def _which(holds):
+    """Schedules of which something holds, a bit each, by their numbers."""
+    return sum(1 << number for number, one in enumerate(SCHEDULES.values()) if holds(one))
+
+
+CLOSED = _which(lambda one: isinstance(one, Closed))
+ALL_AHEAD = _which(lambda one: one.ahead is orders.all_ahead)
+SPLIT, TOGETHER = _which(lambda one: one.split), _which(lambda one: one.together)
+GROUPED = _which(lambda one: isinstance(one, Path) and one.grouped)
+LOOPED = _which(lambda one: isinstance(one, Path) and one.placement == "looped")
+FOLDED = _which(lambda one: one.placement == "folded")
+CROSSED = _which(lambda one: one.placement == "crossed")
+GATHERS = _which(lambda one: isinstance(one, Path) and one.most_zero > 2)
+
+
+@leaf
+def is_in(schedule, some):
+    """Whether a schedule is one of those of ``some``, one of the numbers above."""
+    return some >> schedule & 1 == 1
 
 
 @leaf
 def split_of(schedule):
     """Whether backwards are in two parts."""
-    return ZB1P <= schedule <= DUALPIPE
+    return is_in(schedule, SPLIT)
 
 
 @leaf
 def together_of(schedule):
     """Whether forwards run beside backwards."""
-    return schedule in (COMBINED, DUALPIPE)
+    return is_in(schedule, TOGETHER)
 
 
 @leaf
 def is_looped(schedule):
     """Whether chunks lie in rounds over the stages, and a path through passes is the step."""
-    return INTERLEAVED <= schedule <= INTERLEAVED_ZB or schedule == LOOPED_BFS
+    return is_in(schedule, LOOPED)
 
 
 @leaf
 def copies_of(schedule):
     """Copies of the model, each of which takes as many of the micro-batches."""
-    return 2 if schedule == DUALPIPE else 1
+    return 2 if is_in(schedule, CROSSED) else 1
+
+
+@leaf
+def is_all_forward(schedule):
+    """Whether all micro-batches run forward before one runs backward."""
+    return is_in(schedule, ALL_AHEAD)
 
 
 def order_of(p, positions, passes):
@@ -74,27 +96,52 @@ ORDER, ROOM, COSTS = map(typeof, (
     order_of(1, 1, 1), room_of(1, 1, 1), np.zeros((1, 1), FIGURES)))
 
 
+def _or_write(number, write, others):
+    """A function that writes the order of a schedule, or leaves that to another one."""
+    @leaf
+    def written(schedule, p, v, m, group, order):
+        if schedule == number:
+            write(p, v, m, group, order)
+        else:
+            others(schedule, p, v, m, group, order)
+
+    return written
+
+
+def _or_count(number, count, others):
+    """The same of the forwards before a backward."""
+    @leaf
+    def counted(schedule, p, v, m, group, s, d):
+        if schedule == number:
+            return count(p, v, m, group, s, d)
+        return others(schedule, p, v, m, group, s, d)
+
+    return counted
+
+
+@leaf
+def _no_order(schedule, p, v, m, group, order):
+    """Schedules in closed form have none."""
+
+
+@leaf
+def ahead_of(schedule, p, v, m, group, s, d):
+    """Micro-batches of chunk d whose forwards stage s runs before its first backward."""
+    return m
+
+
+_write = _no_order
+for _number, _one in enumerate(SCHEDULES.values()):
+    if isinstance(_one, Path):
+        _write = _or_write(_number, form(_one.write), _write)
+    if _one.ahead is not orders.all_ahead:
+        ahead_of = _or_count(_number, form(_one.ahead), ahead_of)
+
+
 @called(void(int64, int64, int64, int64, int64, int64, ORDER))
 def write_order(schedule, p, v, m, group, out, order):
     """Fill ``order`` with the passes of a pipeline, which has ``out`` groups more."""
-    if schedule == DUALPIPE:
-        crossed(p, order)
-    elif schedule in (ZB_V, DUALPIPEV):
-        folded(p, order)
-    else:
-        looped(p, v, order)
-    if schedule in (INTERLEAVED, COMBINED):
-        in_turn(p, v, m, group, 2, np.int64(schedule == COMBINED), order)
-    elif schedule in (ZB1P, INTERLEAVED_ZB):
-        zero_bubble(p, v, m, group, order)
-    elif schedule == ZB_V:
-        zero_bubble_v(p, m, order)
-    elif schedule == DUALPIPEV:
-        dual_pipe(p, m, p, FORWARD, order)
-    elif schedule == DUALPIPE:
-        dual_pipe(p // 2, m, p, BESIDE, order)
-    else:
-        breadth_first(p, v, m, order)
+    _write(schedule, p, v, m, group, order)
     order.more[0] = 0
     if out > 0:
         leave_out(p, v, m, group, out, order)
@@ -102,5 +149,5 @@ def write_order(schedule, p, v, m, group, out, order):
 
 @called(float64(COSTS, float64[:, :, ::1], int64, int64, int64, int64, ORDER, ROOM, float64))
 def longest_path(costs, hops, p, v, m, depth, order, room, limit):
-    """:func:`nest.forms.passes.step_seconds`."""
+    """:func:`nest.schedules.passes.step_seconds`."""
     return step_seconds(costs, hops, p, v, m, depth, order, room, limit)

@@ -4,8 +4,8 @@ Shapes: L cuts, K positions, B block sizes, P prices, G signatures, O options, a
 :class:`nest.search.problems.Problem`; D most stages, Z cells that can be reached.
 
 Recursion, last stage first, over labels of the cell (s stages, layers i..L-1, devices k..). A label
-is the figures of :mod:`nest.forms.one_f_one_b`, or under GPipe of :mod:`nest.forms.gpipe`, and
-behind them the least that a plan with it takes.
+is the figures of :mod:`nest.schedules.one_f_one_b`, or under GPipe of
+:mod:`nest.schedules.gpipe`, and behind them the least that a plan with it takes.
 
 A label is dropped when another of its cell is no worse in all of them, or when it cannot end below
 the best plan known: :func:`reach` gives, per cell, the least that the stages in front still add.
@@ -22,8 +22,9 @@ import numpy as np
 
 from nest._kernels import entry, form, inlined, leaf
 from nest._kernels.bounds import reach
-from nest.forms import gpipe, one_f_one_b
-from nest.forms.one_f_one_b import (
+from nest.records import FRONT, LEAST
+from nest.schedules import gpipe, one_f_one_b
+from nest.schedules.one_f_one_b import (
     AFTER,
     BACK,
     DONE,
@@ -36,8 +37,7 @@ from nest.forms.one_f_one_b import (
     REST,
     SHARE,
 )
-from nest.forms.stage import StageSeconds
-from nest.records import FRONT, LEAST
+from nest.schedules.stage import StageSeconds
 
 add_stage, add_gpipe_stage = form(one_f_one_b.add_stage), form(gpipe.add_stage)
 

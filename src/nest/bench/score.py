@@ -14,9 +14,9 @@ from nest.evaluation.evaluate import chain_of, priced
 from nest.evaluation.plans import Plan
 from nest.inputs import load_configuration
 from nest.inputs.configuration import Configuration
-from nest.inputs.space import USUAL
 from nest.planners.compare import shortage
 from nest.planners.membership import outside
+from nest.schedules.registry import USUAL
 from nest.studies.version import VERSION
 
 Status = Literal["ok", "memory", "stack", "space", "illegal", "none", "missing"]

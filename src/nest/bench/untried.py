@@ -7,8 +7,8 @@ from nest.costs.network.placement import strides
 from nest.inputs.configuration import Configuration
 from nest.model import Chain
 from nest.model.layouts import family
-from nest.model.schedules import position
-from nest.search.cut_lists import LONGEST, UNLIKE
+from nest.schedules.registry import UNLIKE, position
+from nest.search.cut_lists import LONGEST
 
 
 def untried(

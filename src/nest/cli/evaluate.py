@@ -9,6 +9,7 @@ import typer
 from nest.cli import options
 from nest.cli.output import say
 from nest.errors import InputError
+from nest.schedules.registry import SCHEDULES
 
 if TYPE_CHECKING:
     from nest.evaluation.plans import Plan
@@ -68,8 +69,7 @@ def evaluate(
     ] = None,
     schedule: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="1f1b (default), interleaved, gpipe, combined, zb1p, "
-                     "interleaved-zb, zb-v, dualpipev, dualpipe or looped-bfs.")
+        typer.Option(metavar="NAME", help=f"{', '.join(SCHEDULES)}; default: 1f1b.")
     ] = None,
     group: Annotated[
         int | None, options.number("Consecutive micro-batches of a virtual stage; default pp.")

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from nest.schedules.registry import SCHEDULES
+
 
 def _whole(text: str | int) -> int:
     try:
@@ -212,9 +214,8 @@ MicroBatch = Annotated[str | None, _set("Samples per micro-batch of a replica.")
 Mbs = Annotated[str | None, _set("Samples per micro-batch of a device.")]
 Schedules = Annotated[
     str | None,
-    _set("Schedules: 1f1b, interleaved, gpipe, combined, zb1p, interleaved-zb, zb-v, dualpipev, "
-         "looped-bfs; default: those of the stack; with --beyond-stack also 1f1b "
-         "and interleaved.")
+    _set(f"Schedules: {', '.join(SCHEDULES)}; default: those of the stack; with --beyond-stack "
+         "also 1f1b and interleaved.")
 ]
 BeyondStack = Annotated[
     bool,

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import NamedTuple
 
 from nest.costs.layer import LayerCosts
-from nest.forms import chunk
-from nest.forms.chunk import EMPTY, ChunkCosts, LayerSeconds, Parts
 from nest.inputs.job import Stack
+from nest.schedules import chunk
+from nest.schedules.chunk import EMPTY, ChunkCosts, LayerSeconds, Parts
+from nest.schedules.traits import Hop
 
 
 def layer_seconds(c: LayerCosts) -> LayerSeconds:
@@ -33,7 +33,7 @@ def layer_seconds(c: LayerCosts) -> LayerSeconds:
 def chunk_costs(
     layers: Sequence[LayerSeconds], update: float, tied: float, stack: Stack
 ) -> ChunkCosts:
-    """Combine layers, first to last; none take no time. See :func:`nest.forms.chunk.chunk_costs`.
+    """Combine layers, first to last (:func:`nest.schedules.chunk.chunk_costs`); none take no time.
 
     ``update`` and ``tied`` are seconds of the optimizer, and of exchanges with other copies of a
     tied embedding.
@@ -51,7 +51,7 @@ def with_parts(
     c: ChunkCosts, layers: Sequence[LayerSeconds], weights: Sequence[float],
     exchanged: Sequence[tuple[float, float]], stack: Stack,
 ) -> ChunkCosts:
-    """Add :func:`nest.forms.chunk.add_parts`.
+    """Add :func:`nest.schedules.chunk.add_parts`.
 
     ``weights`` are the seconds of each layer's backward that are for weights, ``exchanged`` its
     all-to-alls of experts forward and backward, of which the stack hides a share.
@@ -73,15 +73,6 @@ def _overlaps(stack: Stack) -> tuple[float, float, float]:
 def _complete(out: SimpleNamespace) -> ChunkCosts:
     """Figures that a form has filled in."""
     return ChunkCosts._make(getattr(out, name) for name in ChunkCosts._fields)
-
-
-class Hop(NamedTuple):
-    """Handing a micro-batch to the next stage, and its gradient back; seconds."""
-
-    both: float
-    """Both directions, minus what compute hides."""
-    gap: float
-    """Seconds that a message occupies its lanes, one way: the least distance of two arrivals."""
 
 
 def hop(

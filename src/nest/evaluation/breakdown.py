@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nest.costs.schedules import StepTime
 from nest.evaluation.plans import Breakdown, StageTime
 from nest.evaluation.stages import StagePrice
+from nest.schedules.traits import StepTime
 
 
 def slowest(stages: Sequence[StagePrice]) -> int:

@@ -18,7 +18,7 @@ from nest.errors import InputError
 from nest.inputs.job import Job
 from nest.model import Chain
 from nest.model.layout_text import layout_cuts, layout_of
-from nest.model.schedules import chunks_at, copies, is_folded, most_chunks, usual_chunks
+from nest.schedules.registry import chunks_at, copies, is_folded, most_chunks, usual_chunks
 
 Span = tuple[int, int]
 

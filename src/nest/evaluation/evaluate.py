@@ -12,7 +12,6 @@ import numpy as np
 
 from nest.costs.compute import peak_flops
 from nest.costs.network.collectives import ALGORITHMS, algorithm
-from nest.costs.stage import Hop
 from nest.evaluation.breakdown import bottleneck, breakdown, slowest
 from nest.evaluation.confidence import confidence, doubts
 from nest.evaluation.feasibility import check, shortages
@@ -27,7 +26,8 @@ from nest.inputs.model import Model
 from nest.inputs.profile import Profile
 from nest.model import Chain, build_chain, model_flop, profile_chain
 from nest.model.layout_text import layout_of
-from nest.model.schedules import copies, placement
+from nest.schedules.registry import copies, placement
+from nest.schedules.traits import Hop
 from nest.stacks import Finding, launch_needs, not_runnable
 
 

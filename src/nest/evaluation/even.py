@@ -15,8 +15,9 @@ from nest.inputs.configuration import Configuration, StageConfiguration
 from nest.inputs.job import Job
 from nest.inputs.model import Model
 from nest.inputs.profile import Profile
-from nest.inputs.space import LARGEST, CpComm, Module, Recompute, Schedule, Shard
+from nest.inputs.space import LARGEST, CpComm, Module, Recompute, Shard
 from nest.model.legality import tp_problem
+from nest.schedules.registry import Schedule
 from nest.stacks import selective_modules
 
 if TYPE_CHECKING:

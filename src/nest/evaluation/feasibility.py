@@ -24,7 +24,7 @@ from nest.model.legality import (
     sequence_problem,
     stage_problem,
 )
-from nest.model.schedules import twin
+from nest.schedules.registry import twin
 from nest.units import format_bytes
 
 

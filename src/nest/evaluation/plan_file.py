@@ -34,7 +34,7 @@ from nest.inputs.base import Degree, Description, Flag, Number, Whole, Written, 
 from nest.inputs.configuration import Configuration, Index, StageConfiguration
 from nest.inputs.files import SUFFIXES, read_description
 from nest.inputs.offload import OffloadText
-from nest.inputs.space import Schedule
+from nest.schedules.registry import Schedule
 from nest.units import shorten
 
 Source = str | os.PathLike[str] | Mapping[str, Any]

@@ -30,14 +30,17 @@ from nest.costs.host import kept_away
 from nest.costs.layer import LayerCosts, layer_costs
 from nest.costs.memory import limit_bytes
 from nest.costs.network.fabric import Fabric, fabric_of
-from nest.costs.schedules import SCHEDULES, Closed, Path, StepTime
-from nest.costs.stage import Hop, chunk_costs, hop, layer_seconds, with_parts
-from nest.forms.chunk import ChunkCosts, LayerSeconds
+from nest.costs.stage import chunk_costs, hop, layer_seconds, with_parts
 from nest.inputs.cluster import Cluster
 from nest.inputs.configuration import Configuration, StageConfiguration
 from nest.inputs.job import Job, Stack
 from nest.model import Chain, boundary_bytes, relay_bytes
-from nest.model.schedules import copies, group_of, placement, stage_behind, twin
+from nest.model.schedules import group_of
+from nest.schedules.chunk import ChunkCosts, LayerSeconds
+from nest.schedules.closed import Closed
+from nest.schedules.path import Path
+from nest.schedules.registry import SCHEDULES, copies, placement, stage_behind, twin
+from nest.schedules.traits import Hop, StepTime
 
 Span = tuple[int, int]
 LARGEST = ("work", "buffers")

@@ -29,7 +29,7 @@ from nest.inputs.files import parse_text
 from nest.inputs.formats import number_format
 from nest.inputs.model import Model
 from nest.model import Chain, build_chain
-from nest.model.schedules import chunks_at
+from nest.schedules.registry import chunks_at
 from nest.units import shorten
 
 COUNTS = ("seq_len", "accumulated", "pp", "stage_layers", "cp_rings", "cp_a2a", "tensor",

@@ -36,9 +36,9 @@ from nest.inputs.space import (
     Optimizer,
     Precision,
     Recompute,
-    Schedule,
     Shard,
 )
+from nest.schedules.registry import Schedule
 from nest.units import shorten
 
 CUTS = ("even", "front", "whole", "back", "ends", "free")

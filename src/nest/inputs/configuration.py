@@ -8,7 +8,8 @@ from pydantic import Field, model_validator
 
 from nest.inputs.base import Degree, Description, Flag, Problems, Whole, at_most
 from nest.inputs.offload import OffloadText
-from nest.inputs.space import MODULES, CpComm, Module, Recompute, Schedule, Shard
+from nest.inputs.space import MODULES, CpComm, Module, Recompute, Shard
+from nest.schedules.registry import Schedule
 
 Index = Annotated[Whole, Field(ge=0, le=10**7)]
 Range = Annotated[tuple[Index, Index], Field()]

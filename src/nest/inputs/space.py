@@ -19,6 +19,7 @@ from pydantic import (
 
 from nest.inputs.base import Description, Problems
 from nest.inputs.offload import OffloadText
+from nest.schedules.registry import BEYOND, USUAL, Schedule
 from nest.units import shorten
 
 LARGEST = 10**7  # no degree is larger than this
@@ -41,15 +42,6 @@ Dispatcher = Literal["alltoall", "allgather", "deepep", "hybridep"]
 Capacity = Literal["none", "limited", "padded"]
 """How experts of limited capacity are filled; none: there is no limit."""
 Optimizer = Literal["adam", "sgd", "sgd-momentum", "muon"]
-Schedule = Literal[
-    "1f1b", "interleaved", "gpipe", "combined", "zb1p", "interleaved-zb", "zb-v", "dualpipev",
-    "dualpipe", "looped-bfs"]
-USUAL: tuple[Schedule, ...] = ("1f1b", "interleaved")
-"""Schedules of a space that names none; everything has ``BEYOND`` too."""
-BEYOND: tuple[Schedule, ...] = ("dualpipe",)
-"""Schedules that no listed stack runs."""
-PLAIN: tuple[Schedule, ...] = ("1f1b", "interleaved", "gpipe")
-"""Schedules of stages that may differ, or that planners other than NEST know."""
 CpComm = Literal["p2p", "a2a", "all_gather", "a2a+p2p"]
 Shard = Literal["dp", "dp_in"]
 

@@ -17,7 +17,8 @@ from nest.inputs.job import Job
 from nest.inputs.offload import OFFLOAD_MODULES, Offload
 from nest.inputs.space import SearchSpace
 from nest.model import Chain
-from nest.model.schedules import RULES, chunk_problem, chunks_at, group_problems, path_problems
+from nest.model.schedules import chunk_problem, group_problems, path_problems
+from nest.schedules.registry import PLAIN, chunks_at
 
 
 def divisors(number: int) -> tuple[int, ...]:
@@ -162,7 +163,7 @@ def stage_problem(
 def schedule_problems(chain: Chain, job: Job, plan: Configuration) -> Iterator[str]:
     """Requirements of the pipeline schedule that a plan violates."""
     name, vpp, pp = plan.schedule, plan.vpp, plan.pp
-    if name in RULES:
+    if name not in PLAIN:
         yield from path_problems(chain, job, plan)
         return
     if name != "interleaved":

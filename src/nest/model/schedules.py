@@ -1,143 +1,17 @@
-"""What a pipeline schedule asks of a configuration, and where in the model its chunks are.
+"""Which configurations a pipeline schedule allows, and why not.
 
-Schedules priced as the longest path through their order of passes (:mod:`nest.forms.passes`), but
-``interleaved``, whose rules are in :mod:`nest.model.legality`.
+``interleaved`` and schedules of one chunk a stage: :mod:`nest.model.legality`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Iterator
 
 from nest.inputs.configuration import Configuration
 from nest.inputs.job import Job
 from nest.model.chain import Chain
-
-Placement = Literal["looped", "folded", "crossed"]
-"""Where in the model the chunks of stages are: around the pipeline; in a V, 0, 1, ..., p - 1,
-p - 1, ..., 1, 0; or twice, 0, 1, ..., p - 1 and p - 1, ..., 1, 0, with micro-batches from both
-ends."""
-
-
-class Rules(NamedTuple):
-    """Of a schedule."""
-
-    least_chunks: int
-    """Chunks a stage."""
-    most_chunks: int
-    placement: Placement = "looped"
-    most_zero: int = 2
-    """Largest ZeRO stage: parameters that are gathered for every pass are not priced between the
-    parts of a backward."""
-    grouped: bool = False
-    """Micro-batches pass a chunk in groups (``group``)."""
-    rounds: int = 0
-    """Micro-batches at the least, in multiples of the stages."""
-
-
-MANY = 10**4
-RULES = {
-    "looped-bfs": Rules(2, MANY, most_zero=3),
-    "zb1p": Rules(1, 1),
-    "interleaved-zb": Rules(2, MANY, grouped=True),
-    "zb-v": Rules(2, 2, "folded"),
-    "dualpipev": Rules(2, 2, "folded", rounds=2),
-    "dualpipe": Rules(2, 2, "crossed", most_zero=1, rounds=2),
-    "combined": Rules(1, MANY, most_zero=1, grouped=True),
-}
-
-
-def most_zero(schedule: str) -> int:
-    """Largest ZeRO stage that is priced under a schedule."""
-    return RULES[schedule].most_zero if schedule in RULES else 3
-
-
-def is_grouped(schedule: str, vpp: int) -> bool:
-    """Whether micro-batches pass the chunks of a schedule in groups."""
-    return vpp > 1 and (schedule == "interleaved" or (
-        schedule in RULES and RULES[schedule].grouped))
-
-
-def chunk_counts(schedule: str, pp: int, most: int) -> range:
-    """Chunks that a stage of a pipeline of ``pp`` stages may have; up to ``most`` of each copy."""
-    if copies(schedule) > 1 and pp % 2:
-        return range(0)
-    if schedule == "combined":
-        return range(1, 2) if pp == 1 else range(2, most + 1)
-    if pp == 1:
-        return range(1, 2) if schedule in ("1f1b", "gpipe") else range(0)
-    if schedule == "interleaved":
-        return range(2, most + 1)
-    if schedule not in RULES:
-        return range(1, 2)
-    return range(RULES[schedule].least_chunks,
-                 min(RULES[schedule].most_chunks, copies(schedule) * most) + 1)
-
-
-def most_chunks(schedule: str) -> int:
-    """Most chunks of a stage."""
-    if schedule in RULES:
-        return RULES[schedule].most_chunks
-    return MANY if schedule == "interleaved" else 1
-
-
-def placement(schedule: str) -> Placement:
-    """Where the chunks of a schedule are."""
-    return RULES[schedule].placement if schedule in RULES else "looped"
-
-
-def is_folded(schedule: str) -> bool:
-    """Whether the chunks of a schedule are placed in a V."""
-    return placement(schedule) == "folded"
-
-
-def copies(schedule: str) -> int:
-    """Copies of the model that the stages of a pipeline hold together.
-
-    Each has its part of the micro-batches.
-    """
-    return 2 if placement(schedule) == "crossed" else 1
-
-
-def twin(schedule: str, pp: int, stage: int) -> int | None:
-    """The stage that holds the same layers; None: there is one copy of the model."""
-    return pp - 1 - stage if copies(schedule) > 1 else None
-
-
-def usual_chunks(schedule: str) -> int:
-    """Chunks of a stage where nothing is said of them."""
-    fixed = schedule in RULES and RULES[schedule].least_chunks == RULES[schedule].most_chunks
-    return RULES[schedule].least_chunks if fixed else 1
-
-
-def position(schedule: str, pp: int, stage: int, chunk: int, vpp: int) -> int:
-    """Place in the model of a chunk of a stage, 0 to pp x vpp / :func:`copies` - 1."""
-    at = placement(schedule)
-    if at == "folded" and chunk == 1:
-        return 2 * pp - 1 - stage
-    if at == "crossed":  # chunk 0 is the one that its micro-batches enter first
-        ends = stage, pp - 1 - stage
-        return max(ends) if chunk else min(ends)
-    return chunk * pp + stage
-
-
-def chunks_at(cuts: Sequence[int], pp: int, schedule: str) -> list[tuple[tuple[int, int], ...]]:
-    """Layers [i, j) of every chunk of every stage, given the cuts in the order of the model."""
-    vpp = copies(schedule) * (len(cuts) - 1) // pp
-    at = [[position(schedule, pp, s, n, vpp) for n in range(vpp)] for s in range(pp)]
-    return [tuple((cuts[q], cuts[q + 1]) for q in stage) for stage in at]
-
-
-def stage_behind(schedule: str, pp: int, stage: int, chunk: int, vpp: int) -> int | None:
-    """The stage that a chunk hands over to; None: it is the last one of the model."""
-    here, at = position(schedule, pp, stage, chunk, vpp), placement(schedule)
-    if here == pp * vpp // copies(schedule) - 1:
-        return None
-    if at == "folded":
-        return here + 1 if here + 1 < pp else 2 * pp - 2 - here
-    if at == "crossed":
-        return stage + 1 if here == stage else stage - 1
-    return (stage + 1) % pp
+from nest.schedules.registry import SCHEDULES, copies, has_groups, position
+from nest.schedules.traits import MANY, Traits
 
 
 def group_of(plan: Configuration) -> int:
@@ -172,17 +46,15 @@ def group_problems(plan: Configuration, micro_batches: int) -> Iterator[str]:
 
 
 def path_problems(chain: Chain, job: Job, plan: Configuration) -> Iterator[str]:
-    """Requirements of a schedule of ``RULES`` that a plan violates."""
+    """Requirements of a schedule with an order of passes that a plan violates."""
     name, pp, vpp = plan.schedule, plan.pp, plan.vpp
-    rules, first = RULES[name], plan.stages[0]
+    rules, first = SCHEDULES[name], plan.stages[0]
     m = job.global_batch // (plan.outer_dp * plan.micro_batch)
-    if pp < 2 and not (name == "combined" and vpp == 1):
+    if pp < 2 and not (rules.alone and vpp == 1):
         yield f"schedule {name} needs pp above 1"
-    elif not rules.least_chunks <= vpp <= rules.most_chunks:
+    elif pp > 1 and not rules.least_chunks <= vpp <= rules.most_chunks:
         most = "" if rules.most_chunks == MANY else f" to {rules.most_chunks}"
         yield f"vpp: got {vpp} with schedule {name}; allowed: {rules.least_chunks}{most}"
-    elif name == "combined" and pp > 1 and vpp == 1:
-        yield "schedule combined needs vpp above 1 where pp is above 1"
     elif not chain.is_chain:
         yield f"schedule {name} needs a chain; {chain.name} has branches"
     elif m < rules.rounds * pp:
@@ -194,9 +66,9 @@ def path_problems(chain: Chain, job: Job, plan: Configuration) -> Iterator[str]:
         yield (f"schedule {name} has embedding and head on the first stage; tied embeddings of "
                f"{chain.name} are priced on two stages only")
     else:
-        if plan.group is not None and not rules.grouped:
+        if plan.group is not None and not has_groups(name):
             yield f"group: got {plan.group} with schedule {name}, which has none"
-        elif rules.grouped and vpp > 1:
+        elif has_groups(name) and vpp > 1:
             yield from group_problems(plan, m)
         yield from _stage_problems(plan, rules)
         yield from _combined_problems(chain, plan) if name == "combined" else ()
@@ -212,7 +84,7 @@ def path_problems(chain: Chain, job: Job, plan: Configuration) -> Iterator[str]:
                f"{rules.most_zero}")
 
 
-def _stage_problems(plan: Configuration, rules: Rules) -> Iterator[str]:
+def _stage_problems(plan: Configuration, rules: Traits) -> Iterator[str]:
     first = plan.stages[0]
     size = first.devices[1] - first.devices[0]
     for number, stage in enumerate(plan.stages):

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from nest.inputs.configuration import Configuration, StageConfiguration
 from nest.inputs.space import SearchSpace
 from nest.model import Chain
-from nest.model.schedules import group_of, is_grouped
+from nest.model.schedules import group_of
 from nest.planners.prices import degrees_of
+from nest.schedules.registry import is_grouped
 
 
 def outside(space: SearchSpace, chain: Chain, plan: Configuration) -> str | None:

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nest.costs.network.placement import aligned
-from nest.costs.schedules import SCHEDULES
 from nest.evaluation.stages import Layers, Pricing, StagePrice
 from nest.inputs.cluster import Cluster
 from nest.inputs.configuration import Configuration, StageConfiguration
@@ -24,6 +23,7 @@ from nest.model.legality import (
     sequence_problem,
     stage_problem,
 )
+from nest.schedules.registry import SCHEDULES
 
 
 class Price(NamedTuple):

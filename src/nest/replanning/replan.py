@@ -13,9 +13,9 @@ from nest.evaluation.plan_file import load_plan
 from nest.evaluation.plans import Plan
 from nest.inputs import Cluster, SearchSpace
 from nest.inputs.arguments import need, takes
-from nest.model.schedules import copies
 from nest.replanning.moves import received
 from nest.replanning.result import Move, Moves, Replan
+from nest.schedules.registry import copies
 from nest.units import shorten
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ from nest.evaluation.plans import Plan
 from nest.explanation.explanation import Explanation, ShadowPrice, SimplerPlan
 from nest.inputs.configuration import Configuration
 from nest.report.page import Page
-from nest.report.plan_text import SCHEDULES, WORDS, blocks, percent
+from nest.report.plan_text import WORDS, blocks, percent
+from nest.schedules.registry import SCHEDULES
 from nest.units import format_seconds
 
 MOST_CAUSES = 4
@@ -54,7 +55,7 @@ def _way(way: Configuration) -> str:
             parts.append(f"{name} {values.pop()}")
     parts.append(f"micro_batch {way.micro_batch}")
     parts += [f"vpp {way.vpp}"] if way.vpp > 1 else []
-    return ", ".join((*parts, SCHEDULES[way.schedule]))
+    return ", ".join((*parts, SCHEDULES[way.schedule].label))
 
 
 def _prices(page: Page, found: Explanation) -> None:

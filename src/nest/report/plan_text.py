@@ -12,6 +12,7 @@ from nest.model import build_chain
 from nest.report.defaults import defaults
 from nest.report.page import Page
 from nest.report.stages import Table, memory_table, stage_tables, time_table
+from nest.schedules.registry import SCHEDULES
 from nest.stacks import offload_settings
 from nest.units import format_bytes, format_seconds, runs_text
 
@@ -35,11 +36,6 @@ LAYERS = {
     "window_layer": "transformer layers", "window_moe_layer": "transformer layers",
 }
 """Layers of a model by the names of their kinds."""
-SCHEDULES = {
-    "1f1b": "1F1B", "interleaved": "interleaved 1F1B", "gpipe": "GPipe", "looped-bfs": "Looped BFS",
-    "combined": "combined 1F1B", "zb1p": "ZB1P", "interleaved-zb": "interleaved zero-bubble",
-    "zb-v": "ZB-V", "dualpipev": "DualPipeV", "dualpipe": "DualPipe",
-}
 
 
 def plan_text(
@@ -183,7 +179,7 @@ def _choices(page: Page, plan: Plan) -> None:
     what = f"pp {p.pp} x blocks of {blocks(plan.configuration)} x outer_dp {p.outer_dp}"
     virtual = f", vpp {p.vpp}" if p.vpp > 1 else ""
     groups = f" in groups of {p.group} micro-batches" if p.group is not None else ""
-    page.fact("Parallelism", f"{what}{virtual}, schedule {SCHEDULES[p.schedule]}{groups}; "
+    page.fact("Parallelism", f"{what}{virtual}, schedule {SCHEDULES[p.schedule].label}{groups}; "
               f"{p.devices_used:,} of {plan.inputs.cluster.size:,} devices used")
     page.fact("Batch", f"{p.global_batch:,} sequences of {job.seq_len:,} tokens = outer_dp "
               f"{p.outer_dp} x micro-batch {p.micro_batch} x {p.micro_batches:,} micro-batches")
@@ -307,7 +303,7 @@ def _alternatives(page: Page, plan: Plan) -> None:
     rows = [
         (str(rank), format_seconds(seconds), percent(slower, 2) if rank > 1 else "",
          str(way.outer_dp), str(way.micro_batch), str(way.pp), str(way.vpp),
-         SCHEDULES[way.schedule], blocks(way))
+         SCHEDULES[way.schedule].label, blocks(way))
         for rank, (seconds, slower, way) in enumerate((best, *others), 1)
     ]
     heads = ("", "step", "slower", "outer_dp", "micro_batch", "pp", "vpp", "schedule", "blocks")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from nest.evaluation.plans import Plan
 from nest.report.page import Page
-from nest.report.plan_text import SCHEDULES, blocks, percent, scale
+from nest.report.plan_text import blocks, percent, scale
 from nest.report.stages import GIB
+from nest.schedules.registry import SCHEDULES
 from nest.simulation import Simulation
 from nest.simulation.result import SimulatedStage
 from nest.units import format_seconds
@@ -45,7 +46,7 @@ def simulation_text(
     p = plan.parallelism
     virtual = f", vpp {p.vpp}" if p.vpp > 1 else ""
     page.fact("Plan", f"pp {p.pp} x blocks of {blocks(plan.configuration)} x outer_dp "
-              f"{p.outer_dp}{virtual}, {SCHEDULES[p.schedule]}, {p.micro_batches:,} "
+              f"{p.outer_dp}{virtual}, {SCHEDULES[p.schedule].label}, {p.micro_batches:,} "
               "micro-batches")
     page.fact("Simulated", f"{format_seconds(found.step_time_s)} per step")
     page.fact("Closed form", f"{format_seconds(found.closed_form_s)} per step, "

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from nest.costs.schedules import SCHEDULES
 from nest.evaluation.plans import Plan, Stage
 from nest.inputs.space import IntSet
+from nest.schedules.registry import SCHEDULES
 
 GIB = 2.0**30
 DIGITS = 4

@@ -15,10 +15,13 @@ from numpy.typing import NDArray
 
 from nest.costs.choices import FULL
 from nest.inputs.capabilities import Capabilities
-from nest.inputs.space import BEYOND, Schedule, SearchSpace
+from nest.inputs.space import SearchSpace
 from nest.model import Chain
-from nest.model.schedules import (
-    RULES,
+from nest.records import CANDIDATE, EXCHANGED, LINK, PARTS, PIPE, columns, rows_of
+from nest.schedules.registry import (
+    BEYOND,
+    SCHEDULES,
+    UNLIKE,
     chunk_counts,
     chunks_at,
     copies,
@@ -26,11 +29,8 @@ from nest.model.schedules import (
     is_grouped,
     most_zero,
 )
-from nest.records import CANDIDATE, EXCHANGED, LINK, PARTS, PIPE, columns, rows_of
 from nest.search.columns import FIRST, PIPELINE, POLICY, ROW, WAY, single
-from nest.search.cut_lists import UNLIKE
 from nest.search.layer_prices import Map
-from nest.search.layouts import is_split
 from nest.search.problems import Legal, Pipelines, Rings
 from nest.search.runnable import TIMES, Pipeline, larger_groups
 from nest.search.tables import Degrees, Tables
@@ -42,10 +42,8 @@ from nest.stacks.rules import applies
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
-SCHEDULES: tuple[Schedule, ...] = (
-    "1f1b", "gpipe", "interleaved", "combined", "zb1p", "interleaved-zb", "zb-v", "dualpipev",
-    "dualpipe", "looped-bfs")
-"""Schedules of alike stages that are searched, by number."""
+NUMBER = {name: number for number, name in enumerate(SCHEDULES)}
+"""Of a schedule, for the kernels."""
 MOST_CUTS = 300
 """Ways to cut one pipeline that are priced one by one at the most; labels find the best of more."""
 SHARES = 8
@@ -64,7 +62,7 @@ def pipelines(
     found, larger = list[Pipeline](), larger_groups(rules)
     names: tuple[str, ...] = space.schedules
     if space.schedule is None:
-        names = SCHEDULES if own else (*names, *BEYOND)
+        names = tuple(SCHEDULES) if own else (*names, *BEYOND)
     names = tuple(name for name in names if _may_run(name, chain))
     allowed = _stages_allowed(rules)
     # A single stage has the first schedule that it may. Passes may run beside each other, where the
@@ -155,14 +153,14 @@ class Alike:
         listed = self.listed
         self._pp, self._vpp = np.array(
             [(one.pp, one.vpp) for one in listed], dtype=np.int64).reshape(-1, 2).T
-        self._schedule = np.array([SCHEDULES.index(one.schedule) for one in listed])
+        self._schedule = np.array([NUMBER[one.schedule] for one in listed])
         self._turns = self._vpp > 1
         names = [one.schedule for one in listed]
-        self._split = np.array([is_split(name) for name in names], dtype=np.bool_)
+        self._split = np.array([SCHEDULES[name].split for name in names], dtype=np.bool_)
         self._combined = np.array([name == "combined" for name in names], dtype=np.bool_)
         self._together = self._combined | (f.copies > 1)
         self._fewest = self._pp * [
-            RULES[name].rounds if name in RULES else 0 for name in names]
+            SCHEDULES[name].rounds for name in names]
         """Micro-batches that a pipeline needs."""
         # What is legal whatever the stack.
         self._zero = np.array([most_zero(name) for name in names], dtype=np.int64)

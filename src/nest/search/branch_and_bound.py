@@ -20,12 +20,11 @@ import numpy as np
 from nest.inputs.capabilities import Capabilities
 from nest.inputs.cluster import Cluster
 from nest.inputs.space import SearchSpace
-from nest.model.schedules import copies
+from nest.schedules.registry import UNLIKE, copies
 from nest.search import compiled
 from nest.search.alike import pipelines
 from nest.search.cache import Cache
 from nest.search.combined import COMBINED, combined
-from nest.search.cut_lists import UNLIKE
 from nest.search.draft import draft_of
 from nest.search.dualpipe import dualpipe
 from nest.search.formulating import formulate

@@ -197,7 +197,7 @@ def cache_folder() -> Path | None:
 
     digest = hashlib.sha256(numba.__version__.encode())
     here = Path(__file__).parent.parent
-    for source in sorted((*(here / "_kernels").rglob("*.py"), *(here / "forms").glob("*.py"),
+    for source in sorted((*(here / "_kernels").rglob("*.py"), *(here / "schedules").glob("*.py"),
                           here / "records.py")):
         digest.update(source.read_bytes())
     roots = [os.environ.get("NUMBA_CACHE_DIR"), os.environ.get("XDG_CACHE_HOME"), "~/.cache"]

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from nest.model import Chain
 from nest.model.layouts import family
-from nest.model.schedules import copies, placement, position
+from nest.schedules.registry import copies, placement, position
 from nest.search import compiled
 from nest.search.columns import LAYOUT, Column, Columns
 from nest.search.runnable import HELD, Pipeline

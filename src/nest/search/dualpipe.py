@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from nest.costs.choices import Way
 from nest.costs.zero import state_costs
-from nest.forms.chunk import STATE_RESIDENT
-from nest.model.schedules import RULES
+from nest.schedules.chunk import STATE_RESIDENT
+from nest.schedules.registry import SCHEDULES
 from nest.search.cache import Cache
 from nest.search.cut_lists import body_layers
 from nest.search.distinct import least_of
@@ -121,7 +121,7 @@ class _Least:
         found, alone = np.full(len(stride), np.inf), self._many * figures[0] + figures[2]
         for k, one in enumerate(f.part.pipelines):
             pp, part = one.pp, np.arange(one.pp)
-            at = np.flatnonzero((micro_batches >= RULES[one.schedule].rounds * pp)
+            at = np.flatnonzero((micro_batches >= SCHEDULES[one.schedule].rounds * pp)
                                 & (micro_batches % COPIES == 0) & (rows.block * pp <= stride)
                                 & (micro_batches * alone.min(axis=1) < limit * pp))
             if not len(at):

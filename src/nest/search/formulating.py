@@ -18,9 +18,9 @@ from nest.costs.choices import Site, StageSetting, settings
 from nest.costs.host import kept_away
 from nest.costs.network.fabric import Fabric, fabric_of
 from nest.costs.network.records import Twins
-from nest.costs.schedules import SCHEDULES
 from nest.inputs.offload import Offload
 from nest.records import AHEAD, BACK, STATE, rows_of
+from nest.schedules.registry import SCHEDULES
 from nest.search import compiled
 from nest.search.cache import Cache, Identity
 from nest.search.candidates import Candidates, Listing, Outer, Rows, outers

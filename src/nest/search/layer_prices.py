@@ -20,9 +20,9 @@ from nest.costs.distinct import distinct_rows
 from nest.costs.layer import BodyCosts, body_costs
 from nest.costs.memory import limit_bytes
 from nest.costs.zero import StateCosts, state_costs
-from nest.forms.chunk import STATE_BUFFERS, STATE_RESIDENT
 from nest.model import Layer
 from nest.model.operators import FURTHER_MODULES
+from nest.schedules.chunk import STATE_BUFFERS, STATE_RESIDENT
 from nest.search.candidates import Candidates, Rows
 from nest.search.distinct import spread
 from nest.search.query import Query

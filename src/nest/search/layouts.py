@@ -14,11 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nest.costs.schedules import SCHEDULES as COSTS
-from nest.costs.schedules import Path
 from nest.model import Chain
+from nest.schedules.registry import UNLIKE
 from nest.search.columns import Columns
-from nest.search.cut_lists import SEEN, UNLIKE, CutLists, is_free
+from nest.search.cut_lists import SEEN, CutLists, is_free
 from nest.search.runnable import Pipeline, Runnable
 
 Ints = NDArray[np.int64]
@@ -160,9 +159,3 @@ def _extended(room: Any, used: int, more: Sequence[Any]) -> Any:
         room = larger
     np.concatenate(more, out=room[used:size])
     return room
-
-
-def is_split(schedule: str) -> bool:
-    """Whether its backwards are in two parts."""
-    found = COSTS[schedule]
-    return isinstance(found, Path) and found.split

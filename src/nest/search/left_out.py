@@ -12,11 +12,10 @@ from collections.abc import Iterator
 from nest.costs.network.placement import strides
 from nest.evaluation.plans import LeftOut
 from nest.inputs.capabilities import Capabilities
-from nest.inputs.space import BEYOND
 from nest.model.legality import divisors
-from nest.search.alike import SCHEDULES
+from nest.schedules.registry import BEYOND, SCHEDULES, UNLIKE
 from nest.search.candidates import Candidates
-from nest.search.cut_lists import LONGEST, MOST_WAYS, UNLIKE, any_cuts, is_free
+from nest.search.cut_lists import LONGEST, MOST_WAYS, any_cuts, is_free
 from nest.search.policies import policies_of, runnable_policies
 from nest.search.runnable import TIMES, Pipeline, larger_groups
 from nest.search.tensors import Formulation

@@ -141,7 +141,7 @@ class Pipelines(NamedTuple):
     floor: Floats
     """(n,) no plan takes less."""
     apart: Any
-    """(U, R, T) records of bodies, see :class:`nest.forms.chunk.Parts`."""
+    """(U, R, T) records of bodies, see :class:`nest.schedules.chunk.Parts`."""
     repeated: Bools
     """(T,) transformer layers."""
     signature: Ints

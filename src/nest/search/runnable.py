@@ -21,7 +21,7 @@ from nest.costs.distinct import distinct_rows
 from nest.inputs.capabilities import Capabilities, Rule
 from nest.inputs.space import MODULES
 from nest.model import Chain
-from nest.model.schedules import is_grouped
+from nest.schedules.registry import is_grouped
 from nest.search.candidates import FORMS, Outer, Pairs, Rows, Splits
 from nest.search.columns import (
     AXES,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from nest.inputs.configuration import Configuration, StageConfiguration
+from nest.schedules.registry import UNLIKE
 from nest.search.alike import AlikePlan
-from nest.search.cut_lists import UNLIKE
 from nest.search.tensors import Formulation
 
 TIE = 1.0 + 1e-9

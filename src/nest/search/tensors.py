@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from nest.costs.choices import FULL, exchange_named, policy
 from nest.costs.stage import hop
-from nest.forms.chunk import STATE_RESIDENT
 from nest.inputs.space import MODULES
 from nest.model import boundary_bytes
 from nest.records import AHEAD, BACK, STATE, rows_of
+from nest.schedules.chunk import STATE_RESIDENT
 from nest.search.candidates import Candidates, Listing, Outer
 from nest.search.layer_prices import LayerPrices
 from nest.search.layouts import Layouts

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nest.costs.choices import FULL
-from nest.forms.chunk import STATE_RESIDENT, STATE_SLOWED
-from nest.model.schedules import most_zero
+from nest.schedules.chunk import STATE_RESIDENT, STATE_SLOWED
+from nest.schedules.registry import most_zero
 from nest.search import compiled
 from nest.search.columns import FIRST, POLICY, ROW, WAY
 from nest.search.distinct import least_of

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nest.schedules.registry import UNLIKE
 from nest.search import compiled
 from nest.search.alike import Alike, AlikePlan
-from nest.search.cut_lists import UNLIKE
 from nest.search.fitting import Fitting, Node
 from nest.search.lower_bounds import SURE, WIDER
 from nest.search.progress import Timeout, Watch

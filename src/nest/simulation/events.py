@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nest.errors import KernelError
-from nest.model.schedules import Placement
+from nest.schedules.traits import Placement
 from nest.simulation.device import SimulatedDevice, Spent
 from nest.simulation.figures import Link, OverlapRates, StageWork
 from nest.simulation.record import AHEAD, BACK, DATA, Record, Slice

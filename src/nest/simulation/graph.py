@@ -18,7 +18,8 @@ from nest.evaluation.plans import Plan
 from nest.evaluation.ranks import Rank
 from nest.evaluation.stages import PricedLayer, Pricing, layers_of, shards_of
 from nest.inputs.configuration import Configuration, StageConfiguration
-from nest.model.schedules import copies, group_of, position
+from nest.model.schedules import group_of
+from nest.schedules.registry import copies, position
 from nest.simulation.tasks import INPUTS, WEIGHTS, Task, orders
 from nest.simulation.volumes import GROUPS, Sent, layer_volumes
 

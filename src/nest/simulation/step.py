@@ -13,7 +13,8 @@ from nest.errors import InputError
 from nest.evaluation.evaluate import chain_of, evaluate
 from nest.evaluation.plans import Plan
 from nest.inputs.arguments import need, need_bytes
-from nest.model.schedules import copies, group_of, placement
+from nest.model.schedules import group_of
+from nest.schedules.registry import copies, placement
 from nest.simulation.events import Ran, run
 from nest.simulation.figures import Link
 from nest.simulation.memory import levels, peak

@@ -1,8 +1,8 @@
 """The tasks of every stage in order: the schedules from their publications.
 
-1F1B, interleaved 1F1B and GPipe are written here once more. Of the others the rows of
-:mod:`nest.forms.orders` are read, micro-batches are counted, and each task is checked to be there
-once and behind those that it needs on its stage.
+1F1B, interleaved 1F1B and GPipe are written here once more. Of the others the rows that their
+entries write are read, micro-batches are counted, and each task is checked to be there once and
+behind those that it needs on its stage.
 
 A stage runs its tasks one after another, in this order, each as soon as its input has arrived. p
 stages, m micro-batches, v chunks per stage; stage 0 is the first of the pipeline.
@@ -10,14 +10,14 @@ stages, m micro-batches, v chunks per stage; stage 0 is the first of the pipelin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain, pairwise
 from typing import NamedTuple
 
 from nest.errors import KernelError
-from nest.forms import orders as written
-from nest.forms import passes
-from nest.model.schedules import copies
+from nest.schedules import passes
+from nest.schedules.path import Path
+from nest.schedules.registry import SCHEDULES, copies
 
 WHOLE, INPUTS, WEIGHTS = range(3)
 
@@ -60,23 +60,12 @@ def orders(
     order = passes.Order(
         codes=[0] * (3 * chunks * micro_batches), rows=[0] * (stages + 1), at=[0] * chunks,
         ahead=[0] * chunks, back=[0] * chunks, more=[0, 0], stops=[0] * (2 * stages))
-    _WRITE[schedule](stages, vpp, micro_batches, group, order)
+    entry = SCHEDULES[schedule]
+    assert isinstance(entry, Path)
+    entry.write(stages, vpp, micro_batches, group, order)
     return tuple(
         _row(order.codes[begin:end], micro_batches, vpp)
         for begin, end in pairwise(order.rows))
-
-
-_WRITE: dict[str, Callable[[int, int, int, int, passes.Order], None]] = {
-    "looped-bfs": lambda p, v, m, group, order: written.breadth_first(p, v, m, order),
-    "combined": lambda p, v, m, group, order: written.in_turn(p, v, m, group, 2, 1, order),
-    "zb1p": lambda p, v, m, group, order: written.zero_bubble(p, v, m, group, order),
-    "interleaved-zb": lambda p, v, m, group, order: written.zero_bubble(p, v, m, group, order),
-    "zb-v": lambda p, v, m, group, order: written.zero_bubble_v(p, m, order),
-    "dualpipev": lambda p, v, m, group, order: written.dual_pipe(
-        p, m, p, passes.FORWARD, order),
-    "dualpipe": lambda p, v, m, group, order: written.dual_pipe(
-        p // 2, m, p, passes.BESIDE, order),
-}
 
 
 def _row(codes: Sequence[int], m: int, v: int) -> tuple[Task, ...]:

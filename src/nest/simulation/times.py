@@ -14,7 +14,7 @@ from nest.inputs.cluster import Cluster
 from nest.inputs.configuration import Configuration, StageConfiguration
 from nest.inputs.job import Job
 from nest.model import Chain
-from nest.model.schedules import placement, stage_behind
+from nest.schedules.registry import placement, stage_behind
 from nest.simulation.figures import ChunkMemory, LayerWork, Link, OverlapRates, StageWork
 
 

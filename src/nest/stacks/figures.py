@@ -10,7 +10,8 @@ from nest.inputs.configuration import Configuration, StageConfiguration
 from nest.inputs.job import Job
 from nest.inputs.offload import Offload
 from nest.model import Chain
-from nest.model.schedules import group_of, missing, position
+from nest.model.schedules import group_of, missing
+from nest.schedules.registry import position
 
 Value = int | str | frozenset[str] | tuple[str, ...]
 Figures = Mapping[str, Value]

@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 from nest._kernels import inlined, leaf
 from nest._kernels.orders import (
-    COMBINED,
-    INTERLEAVED,
-    LOOPED_BFS,
+    GATHERS,
     copies_of,
+    is_all_forward,
+    is_in,
     is_looped,
     split_of,
     together_of,
@@ -43,8 +43,8 @@ class PassWay(NamedTuple):
 def way_of(pipe, micro_batches):
     """How a pipeline runs so many micro-batches."""
     schedule, copies = pipe.schedule, copies_of(pipe.schedule)
-    m, loops = micro_batches // copies, schedule == INTERLEAVED or (
-        schedule == COMBINED and pipe.pp > 1)
+    m, loops = micro_batches // copies, pipe.pp > 1 and is_looped(schedule) and not (
+        split_of(schedule) or is_all_forward(schedule))
     return PassWay(m, copies, split_of(schedule), together_of(schedule), loops, is_looped(schedule),
                group_of(schedule, m, pipe.group), last_group(schedule, m, pipe.group),
                loops and m % pipe.group > 0, gathers(schedule))
@@ -128,7 +128,7 @@ def waits_of(two, three, chunks, most_two, most_three):
 @leaf
 def gathers(schedule):
     """Whether passes are priced behind each other, each with what it gathers (ZeRO-3)."""
-    return schedule in (INTERLEAVED, LOOPED_BFS)
+    return is_in(schedule, GATHERS)
 
 
 @leaf
@@ -142,7 +142,7 @@ def ends_of(schedule, body):
 @leaf
 def group_of(schedule, m, size):
     """Micro-batches that pass a chunk of a looped layout in a row."""
-    return m if schedule == LOOPED_BFS else min(size, m)
+    return m if is_all_forward(schedule) else min(size, m)
 
 
 @leaf

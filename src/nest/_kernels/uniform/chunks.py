@@ -6,7 +6,7 @@ import numpy as np
 
 from nest._kernels import leaf
 from nest._kernels.layers import add_parts, chunk_costs
-from nest._kernels.orders import DUALPIPE, DUALPIPEV, ZB_V
+from nest._kernels.orders import CROSSED, FOLDED, is_in
 
 LEAST = -1
 """``NowRow.first`` of a question of the seconds without recompute, the bytes with the policy."""
@@ -69,14 +69,14 @@ def figures_in_parts(t, q, a, w, y, i, j):
 @leaf
 def has_all(pipe):
     """Whether all layers that share a table of the vocabulary are on one stage."""
-    return pipe.pp == 1 or pipe.schedule == DUALPIPE
+    return pipe.pp == 1 or is_in(pipe.schedule, CROSSED)
 
 
 @leaf
 def position_of(pipe, s, d):
     """Place in the model of chunk d of stage s."""
-    if pipe.schedule == DUALPIPE:
+    if is_in(pipe.schedule, CROSSED):
         return max(s, pipe.pp - 1 - s) if d else min(s, pipe.pp - 1 - s)
-    if d == 1 and (pipe.schedule == ZB_V or pipe.schedule == DUALPIPEV):
+    if d == 1 and is_in(pipe.schedule, FOLDED):
         return 2 * pipe.pp - 1 - s
     return d * pipe.pp + s

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from nest._kernels import leaf
-from nest._kernels.orders import DUALPIPE
+from nest._kernels.orders import CROSSED, is_in
 from nest._kernels.pipeline import SLACK
 from nest._kernels.uniform.labels import best_cuts
 from nest._kernels.uniform.price import price
@@ -19,7 +19,7 @@ def hand_over(t, q, a, w, k):
     w.now[0].pipeline = k
     for s in range(pipe.pp):
         w.rank[s].near = 0.0
-        if s > 0 and pipe.schedule != DUALPIPE:  # whose micro-batches come from both ends
+        if s > 0 and not is_in(pipe.schedule, CROSSED):  # whose micro-batches come from both ends
             link = q.hop[q.size[c], s]
             gap = a.least_handed / t.candidate[c].shards * link.per_byte
             w.rank[s].near = w.rank[s - 1].near + q.both * (gap + link.latency)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from nest._kernels import form, leaf, piece
-from nest._kernels.orders import GPIPE, LOOPED_BFS
+from nest._kernels.orders import CLOSED, is_all_forward, is_in
 from nest._kernels.pipeline import SLACK
 from nest._kernels.uniform.bound import StageSums, stage_bound, way_of
 from nest._kernels.uniform.chunks import figures_in_parts, figures_of, position_of
 from nest._kernels.uniform.decided import note_bytes
 from nest._kernels.uniform.price import few_in, passes_of
 from nest._kernels.uniform.trips import note_end, note_traffic, of_trips
-from nest.forms import orders, passes
+from nest.schedules import orders, passes
 
 held, gathering = form(orders.held), form(passes.gathering)
 
@@ -28,7 +28,7 @@ def fits(t, q, a, w, number, top):
             return False
     if way.looped and of_trips(t, q, a, w, c, k) >= top * SLACK:
         return False
-    if GPIPE < pipe.schedule < LOOPED_BFS:
+    if not is_in(pipe.schedule, CLOSED) and not is_all_forward(pipe.schedule):
         # Between the first groups and the last ones a rank holds the same in turn.
         order = passes_of(a, w, k, way.micro_batches, few_in(pipe, way.micro_batches))
         for s in range(pipe.pp):

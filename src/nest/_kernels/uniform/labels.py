@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from nest._kernels import leaf
-from nest._kernels.orders import GPIPE
+from nest._kernels.orders import is_all_forward
 from nest._kernels.pipeline import (
     COUNT,
     CUT,
@@ -27,8 +27,8 @@ from nest._kernels.pipeline import (
 from nest._kernels.uniform.chunks import figures_of
 from nest._kernels.uniform.price import begin, gpipe_stage_of, price, stage_of
 from nest._kernels.uniform.stages import least_of_stage
-from nest.forms import one_f_one_b
-from nest.forms.one_f_one_b import END, FIGURES, NEVER
+from nest.schedules import one_f_one_b
+from nest.schedules.one_f_one_b import END, FIGURES, NEVER
 
 
 @leaf
@@ -41,7 +41,7 @@ def best_cuts(t, q, a, w, top):
     k, N, labels = w.now[0].pipeline, len(a.order), w.labels
     p, state = a.pipe[k].pp, labels.state
     _bound_fronts(t, q, a, w, p, top)
-    begin(labels.values[0], a.pipe[k].schedule == GPIPE)
+    begin(labels.values[0], is_all_forward(a.pipe[k].schedule))
     state[TOTAL] = 1
     for s in range(p - 1, -1, -1):
         here, behind = labels.spans[s % 2], labels.spans[(s + 1) % 2]
@@ -125,7 +125,7 @@ def _cell(t, q, a, w, s, i, behind, top):
         new[one_f_one_b.SHARE] = 0.0  # the same for all
         for parent in range(first, last):
             old = labels.values[parent]
-            if pipe.schedule == GPIPE:
+            if is_all_forward(pipe.schedule):
                 extend_gpipe(old, gpipe_stage_of(chunk), both, gap, n, m, ahead, new)
                 low = low_gpipe(m, new, ahead + back, ahead, hidden)
             else:

@@ -7,42 +7,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from nest._kernels import form, inlined, leaf
-from nest._kernels.orders import (
-    DUALPIPE,
-    DUALPIPEV,
-    GPIPE,
-    LOOPED_BFS,
-    ZB_V,
-    copies_of,
-    split_of,
-    together_of,
-)
+from nest._kernels import inlined, leaf
+from nest._kernels.orders import ahead_of, copies_of, together_of
 from nest._kernels.pipeline import SLACK
 from nest._kernels.uniform.bound import StageSums, ends_of, stage_bound, waits_of, way_of
 from nest._kernels.uniform.decided import is_decided, look_at, note_bytes
-from nest.forms import orders
-
-begun, warm_up = form(orders.begun), form(orders.warm_up)
 
 # Layers by kind of ``Pipelines.seen``: of all chunks but the last, of the first chunk, of the last,
 # in front of the stage, behind it.
 REST, FIRST, LAST, FRONT, BEHIND = range(5)
-
-
-@leaf
-def forwards(schedule, p, v, m, group, s, d):
-    """Micro-batches of chunk d whose forwards stage s runs before its first backward."""
-    if schedule in (LOOPED_BFS, GPIPE):
-        return m
-    if schedule == ZB_V:
-        return min(m, s + 1 if d else 2 * p - 1 - s)
-    if schedule in (DUALPIPEV, DUALPIPE):
-        if schedule == DUALPIPE:  # its ranks count from the nearer end
-            p, s = p // 2, min(s, p - 1 - s)
-        return s + 1 if d else 2 * p - 1 - s + (s == p - 1)
-    slope = 1 if split_of(schedule) else min(v, 2)
-    return begun(d, min(m * v, warm_up(s, p, v, m, group, slope, 0) + 1), v, group)
 
 
 @leaf
@@ -59,7 +32,7 @@ def has_room(t, a, w, k, top):
     if times[0, 0] == 0:
         for s in range(p):
             for d in range(v):
-                times[s, d] = forwards(pipe.schedule, p, v, m, pipe.group, s, d)
+                times[s, d] = ahead_of(pipe.schedule, p, v, m, pipe.group, s, d)
     left, bytes_each = copies * (a.body[1] - a.body[0]), t.limit_bytes / SLACK
     top -= ends_of(pipe.schedule, body)
     each = body.seconds - (body.hidden if together_of(pipe.schedule) else 0.0)

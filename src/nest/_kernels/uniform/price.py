@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from nest._kernels import form, leaf
 from nest._kernels.orders import (
-    COMBINED,
-    DUALPIPE,
-    DUALPIPEV,
-    GPIPE,
-    INTERLEAVED,
-    INTERLEAVED_ZB,
-    ZB1P,
-    ZB_V,
+    CLOSED,
+    CROSSED,
+    FOLDED,
+    GROUPED,
     copies_of,
+    is_all_forward,
+    is_in,
+    is_looped,
     split_of,
     together_of,
 )
 from nest._kernels.pipeline import SLACK
 from nest._kernels.uniform.chunks import LEAST, figures_in_parts, figures_of, position_of
 from nest._kernels.uniform.trips import count_pairs, of_pairs
-from nest.forms import gpipe, one_f_one_b, orders, passes
+from nest.schedules import gpipe, one_f_one_b, orders, passes
 
 few_of = form(orders.few)
 add_stage, stage_of = form(one_f_one_b.add_stage), form(one_f_one_b.stage_of)
@@ -29,7 +28,7 @@ add_gpipe_stage, gpipe_stage_of = form(gpipe.add_stage), form(gpipe.stage_of)
 @leaf
 def few_in(pipe, m):
     """Micro-batches of the first groups and the last ones of a pipeline; m where all count."""
-    if pipe.pp > 1 and pipe.schedule in (INTERLEAVED, COMBINED, ZB1P, INTERLEAVED_ZB):
+    if pipe.pp > 1 and is_in(pipe.schedule, GROUPED):
         return few_of(pipe.pp, m, pipe.group)
     return m
 
@@ -57,11 +56,11 @@ def price(t, q, a, w, top):
         return 0.0
     pipe = a.pipe[now.pipeline]
     _fill_costs(t, q, a, w, pipe)
-    if pipe.schedule > GPIPE:
+    if not is_in(pipe.schedule, CLOSED):
         time = _by_passes(t, a, w, now.pipeline, top)
     else:
         now.priced += 1
-        time = _in_closed_form(w, pipe.pp, t.micro_batches, pipe.schedule == GPIPE)
+        time = _in_closed_form(w, pipe.pp, t.micro_batches, is_all_forward(pipe.schedule))
     if time >= top * SLACK:
         return top
     answer.best, answer.option = time, now.option
@@ -75,7 +74,7 @@ def _fill_costs(t, q, a, w, pipe):
     """Fill in the figures of each chunk, and of what it hands over."""
     c, x = w.now[0].candidate, q.size[w.now[0].candidate]
     apart = split_of(pipe.schedule) or together_of(pipe.schedule)
-    folded, crossed = pipe.schedule in (ZB_V, DUALPIPEV), pipe.schedule == DUALPIPE
+    folded, crossed = is_in(pipe.schedule, FOLDED), is_in(pipe.schedule, CROSSED)
     for s in range(pipe.pp):
         y = q.place[pipe.row, x, s]
         for d in range(pipe.vpp):
@@ -103,7 +102,7 @@ def _by_passes(t, a, w, k, top):
     p, v, m = pipe.pp, pipe.vpp, t.micro_batches // copies
     few, depth = few_in(pipe, m), p * v // copies
     order = passes_of(a, w, k, m, few)
-    if pipe.schedule == COMBINED and p > 1:
+    if together_of(pipe.schedule) and is_looped(pipe.schedule) and p > 1:
         if now.pairs_of != k + 1:
             now.pairs_of = k + 1
             count_pairs(p, v, order, w.pairs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from nest._kernels import leaf
-from nest._kernels.orders import GPIPE
+from nest._kernels.orders import is_all_forward
 from nest._kernels.uniform.chunks import figures_of
 
 
@@ -33,7 +33,7 @@ def least_of_stage(t, q, a, w, s, i, j):
 @leaf
 def in_flight_behind(pipe, m, s):
     """Forwards that stage s runs in front of its first backward, but for one."""
-    return m - 1 if pipe.schedule == GPIPE else min(pipe.pp - 1 - s, m - 1)
+    return m - 1 if is_all_forward(pipe.schedule) else min(pipe.pp - 1 - s, m - 1)
 
 
 @leaf
@@ -47,7 +47,7 @@ def behind_stage(w, pipe, s, j, layers):
 @leaf
 def waits(pipe, m, n, f, b, behind):
     """Seconds of a stage of one chunk from its first pass to its last one, at the least."""
-    if pipe.schedule == GPIPE:
+    if is_all_forward(pipe.schedule):
         return m * (f + b) + behind
     time = m * (f + b) + max(0.0, behind - n * min(f, b))
     return max(time, ((m - 1) // (n + 1) + 1) * (f + b + behind))

@@ -8,8 +8,8 @@ from __future__ import annotations
 from nest._kernels import form, leaf
 from nest._kernels.orders import split_of
 from nest._kernels.uniform.bound import group_of
-from nest.forms import passes
-from nest.forms.passes import BESIDE, FORWARD, PASSES
+from nest.schedules import passes
+from nest.schedules.passes import BESIDE, FORWARD, PASSES
 
 beside = form(passes.beside)
 
@@ -19,7 +19,7 @@ def note_traffic(rank, chunk, first, group, rest):
     """Note what a chunk of a rank gathers and reduces, behind those in front of it.
 
     The first group passes these before it, and hides gathers; the ``rest``, the last one, behind
-    it, and hides reductions (``_first`` and ``_reduced`` of :mod:`nest.forms.passes`).
+    it, and hides reductions (``_first`` and ``_reduced`` of :mod:`nest.schedules.passes`).
     """
     if first:
         rank.fresh = rank.reduced = rank.gather = rank.sync = 0.0

@@ -9,9 +9,9 @@ import numpy as np
 
 from nest._kernels.orders import longest_path, order_of, room_of, write_order
 from nest._kernels.pipeline import DECIDE, STATE
-from nest.forms import one_f_one_b
-from nest.forms.passes import Order, Room
 from nest.records import ANSWER, BEFORE, BODY, FIGURES, KIND, LAYER, NOW, RANK
+from nest.schedules import one_f_one_b
+from nest.schedules.passes import Order, Room
 
 LABELS = 1 << 14
 """Room for labels at first; a cell has that of an eighth of them."""
@@ -81,7 +81,7 @@ class UniformWork(NamedTuple):
     hops: np.ndarray
     """float64 (S, V, 2)"""
     label: np.ndarray
-    """float64 (2, FIGURES) of :mod:`nest.forms.one_f_one_b`, or of :mod:`nest.forms.gpipe`."""
+    """float64 (2, FIGURES) of :mod:`nest.schedules.one_f_one_b`, or ``nest.schedules.gpipe``."""
     policies: np.ndarray
     """int64 (2, R + 2) recompute policies that are looked at together: by seconds, by bytes."""
     forwards: np.ndarray

@@ -35,7 +35,7 @@ from nest.inputs.job import Stack
 from nest.inputs.model import Model
 from nest.inputs.offload import Offload
 from nest.model import Chain, build_chain
-from nest.model.schedules import chunks_at, is_folded
+from nest.schedules.registry import chunks_at, is_folded
 from nest.units import shorten
 
 COUNTS = ("global_batch", "micro_batch", "micro_batches", "tp", "pp", "cp", "ep", "dp", "seq_len",

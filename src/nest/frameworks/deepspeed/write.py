@@ -24,6 +24,7 @@ from nest.frameworks.script import LaunchScript
 from nest.frameworks.settings import Setting, flag, nested, settings, words
 from nest.frameworks.target import Files, Sheet, Target, model_of, stage_by_stage, written
 from nest.model import build_chain
+from nest.schedules.registry import is_folded
 from nest.stacks.figures import plan_figures
 
 VERSION = "DeepSpeed 0.19.8"
@@ -144,7 +145,7 @@ def figures_here(plan: Plan) -> Figures:
         "expert_tp": model.moe is not None and stage.etp > 1,
         "gradients": narrow if stack.gradient_dtype == "bf16" else "fp32",
         "reshard": stack.reshard_after_forward, "overlap": stack.overlap_grad_reduce > 0.0,
-        "scattered": stack.scatter_gather and way.schedule != "dualpipev",
+        "scattered": stack.scatter_gather and not is_folded(way.schedule),
         "flash": stack.flash_attention, "offloads": given["offload_optimizer"] != 0.0,
         "untested": job.optimizer != "adam" and stage.zero > 0,
         "partition": _partition(plan) if way.pp > 1 else None,

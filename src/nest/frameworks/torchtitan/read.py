@@ -41,7 +41,7 @@ from nest.inputs import load_stack
 from nest.inputs.files import parse_text
 from nest.inputs.model import Model
 from nest.model import Chain, build_chain
-from nest.model.schedules import chunks_at
+from nest.schedules.registry import chunks_at
 from nest.units import shorten
 
 TOML, NEW = "torchtitan-toml", "torchtitan"

@@ -23,6 +23,7 @@ from nest.frameworks.script import LaunchScript
 from nest.frameworks.settings import Setting, nested, settings
 from nest.frameworks.target import Files, Sheet, Target, model_of, stage_by_stage, written
 from nest.model import build_chain
+from nest.schedules.registry import named
 from nest.stacks.figures import chunks_of
 
 RULES = (("torchtitan", "0.3.0"),)
@@ -30,9 +31,7 @@ STACKS = "torchtitan or torchtitan-eager"
 CONFIG = "plan_config.py"
 TOML = "plan.toml"
 
-SCHEDULES = {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved": "Interleaved1F1B",
-             "looped-bfs": "LoopedBFS", "interleaved-zb": "InterleavedZeroBubble",
-             "zb1p": "InterleavedZeroBubble", "zb-v": "ZBVZeroBubble", "dualpipev": "DualPipeV"}
+SCHEDULES = named("torchtitan")
 """Names of `get_schedule_class` (torch==2.13.0 torch/distributed/pipelining/schedules.py:3627).
 With as many modules as stages InterleavedZeroBubble is zb1p."""
 

@@ -10,22 +10,15 @@ from nest.errors import InputError
 from nest.evaluation.divisions import chunks_of_stages, even_sizes
 from nest.inputs.configuration import Configuration, StageConfiguration
 from nest.inputs.job import Job
-from nest.inputs.space import Schedule
 from nest.measured.validation.cells import Recomputed, offload
 from nest.model import Chain
-from nest.model.schedules import chunks_at, copies, usual_chunks
+from nest.schedules.registry import SCHEDULES, chunks_at, copies, usual_chunks
 
 if TYPE_CHECKING:
     from nest.measured.validation.runs import Run
 
 Range = tuple[int, int]
 
-_SCHEDULES: tuple[tuple[str, Schedule], ...] = (
-    # pattern of the cell, schedule; the first that matches counts
-    (r"dualpipe-?v", "dualpipev"), (r"dualpipe", "dualpipe"), (r"zb-?v|v-?half|v-?min", "zb-v"),
-    (r"interleaved.*(?:zero|zb)", "interleaved-zb"), (r"zero-?bubble|zb1p|zb-?h1|zbb", "zb1p"),
-    (r"bfs", "looped-bfs"), (r"gpipe", "gpipe"),
-)
 _OTHERS = re.compile(r"v-?half|v-?min|zb-?h2|chimera")
 """Schedules that are not priced as they are."""
 
@@ -93,12 +86,13 @@ def configuration(
     }, where), remarks
 
 
-def _schedule(run: Run, pp: int, vpp: int, remarks: list[str]) -> Schedule | None:
+def _schedule(run: Run, pp: int, vpp: int, remarks: list[str]) -> str | None:
     """The schedule that a row names; None: the usual one of its virtual stages."""
     words = run.text("schedule").lower()
     if pp > 1 and (other := _OTHERS.search(words)):
         raise InputError(f"schedule {other[0]}")
-    found = next((name for mark, name in _SCHEDULES if re.search(mark, words)), None)
+    found = next((name for name, one in reversed(SCHEDULES.items())
+                  if one.written and re.search(one.written, words)), None)
     if pp == 1 and found:
         return None
     if run.whole("ep_overlap") and run.degree("ep") > 1 and found is None:

@@ -22,7 +22,7 @@ from nest.planners.flat import Array, Ints
 
 
 class AlpaLayerSeconds(NamedTuple):
-    """Seconds of a layer, as in :class:`nest.forms.chunk.LayerSeconds`; (C,), stacked (K, C)."""
+    """Seconds of a layer, :class:`nest.schedules.chunk.LayerSeconds`; (C,), stacked (K, C)."""
 
     free_forward: Array
     forward: Array
@@ -145,7 +145,7 @@ class _Walk:
         return np.asarray(step / batches)
 
     def _borders(self) -> tuple[Array, Array, Array]:
-        """``late``, ``turn`` and ``chase`` of :class:`nest.forms.chunk.ChunkCosts` with ZeRO-3."""
+        """``late``, ``turn``, ``chase`` of :class:`nest.schedules.chunk.ChunkCosts` with ZeRO-3."""
         first, last, o = self._seen(0), self._seen(self._last), self._stack.overlap_zero3
         x, y = o * first("free_forward"), o * first("free_backward")
         turn = _more(last("regathered"), o * last("free_forward"))

@@ -14,7 +14,7 @@ from nest.evaluation.even import even_configuration
 from nest.inputs.cluster import Cluster
 from nest.inputs.configuration import Configuration
 from nest.inputs.job import Job
-from nest.inputs.space import PLAIN, SearchSpace
+from nest.inputs.space import SearchSpace
 from nest.model import Chain
 from nest.model.legality import (
     divisors,
@@ -23,6 +23,7 @@ from nest.model.legality import (
     tp_problem,
 )
 from nest.planners.prices import PlannerPrices, Price, aligned_everywhere
+from nest.schedules.registry import PLAIN
 
 POLICIES = {"none": 0, "selective": CORE_ATTN, "full": FULL}
 """Recompute of the grid: Calculon's none, attn_only and full. Sets of other modules are not in its

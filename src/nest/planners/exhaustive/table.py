@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 from nest.costs.choices import FULL, Site, bodies, states
 from nest.costs.layer import LayerCosts, layer_costs
 from nest.costs.network.fabric import fabric_of
-from nest.costs.schedules import SCHEDULES
 from nest.evaluation.divisions import even_sizes
 from nest.evaluation.stages import mask
-from nest.forms.orders import warm_up
 from nest.inputs.job import Stack
 from nest.model import boundary_bytes, relay_bytes
 from nest.model.legality import interleaved_chunks
 from nest.planners.exhaustive.grid import POLICIES, Grid, GridDivision, GridPoint
+from nest.schedules.orders import warm_up
+from nest.schedules.registry import SCHEDULES
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -165,7 +165,7 @@ class PointTable:
                 held = many * kept[0]
             else:
                 held = np.zeros(len(self.rows))
-                # A few groups of micro-batches show the maximum: nest.costs.schedules.path.
+                # A few groups of micro-batches show the maximum: nest.schedules.path.
                 few = np.minimum(self.micro_batches, 4 * self.pp)
                 for m in np.unique(few).tolist():
                     here = few == m
@@ -275,7 +275,7 @@ def _together(parts: Sequence[tuple[LayerFigures, int]]) -> LayerFigures:
 def in_flight_by_chunk(stage: int, stages: int, micro_batches: int, vpp: int) -> Ints:
     """Micro-batches that each chunk of an interleaved stage holds, one row per moment.
 
-    Equal moments are merged; they are those of :func:`nest.forms.orders.held`.
+    Equal moments are merged; they are those of :func:`nest.schedules.orders.held`.
     """
     passes = np.arange(micro_batches * vpp)
     warm = warm_up(stage, stages, vpp, micro_batches, stages, 2, 0)

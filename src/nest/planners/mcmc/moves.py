@@ -22,11 +22,12 @@ from nest.evaluation.even import even_configuration
 from nest.inputs.cluster import Cluster
 from nest.inputs.configuration import Configuration, StageConfiguration
 from nest.inputs.job import Job
-from nest.inputs.space import PLAIN, SearchSpace
+from nest.inputs.space import SearchSpace
 from nest.model import Chain
 from nest.model.legality import divisors, interleaved_chunks, module_sets
 from nest.planners.membership import outside
 from nest.planners.prices import PlannerPrices, degrees_of
+from nest.schedules.registry import PLAIN
 
 Stages = tuple[StageConfiguration, ...]
 Move = Callable[[random.Random, Configuration], Configuration | None]

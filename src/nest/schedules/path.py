@@ -1,4 +1,4 @@
-"""Schedules whose step is the longest path through their order; see :mod:`nest.forms.passes`."""
+"""Schedules whose step is the longest path through their order, :mod:`nest.schedules.passes`."""
 
 from __future__ import annotations
 
@@ -8,24 +8,27 @@ from functools import lru_cache
 from itertools import pairwise
 from math import inf
 
-from nest.costs.schedules.steps import StepTime
-from nest.costs.stage import Hop
-from nest.forms import orders
-from nest.forms.chunk import ChunkCosts
-from nest.forms.passes import BESIDE, FORWARD, PASSES, SURE, Order, Room, beside, step_seconds
+from nest.schedules import orders
+from nest.schedules.chunk import ChunkCosts
+from nest.schedules.passes import BESIDE, PASSES, SURE, Order, Room, beside, step_seconds
+from nest.schedules.traits import Hop, StepTime, Traits
 
 Write = Callable[[int, int, int, int, Order], None]
 """Writes the order of p stages, v chunks and m micro-batches in groups."""
+Ahead = Callable[[int, int, int, int, int, int], int]
+"""Forwards of a chunk that a stage runs before its first backward, given p, v, m, the group, the
+stage and the chunk."""
 
 
 @dataclass(frozen=True)
-class Path:
+class Path(Traits):
     """A schedule of alike or unlike stages, each with v chunks.
 
     ``group`` is the micro-batches that pass a chunk in a row; default: as many as stages.
     """
 
     write: Write
+    ahead: Ahead = orders.all_ahead
     repeats: bool = True
     """A few groups of micro-batches hold the most."""
     split: bool = False
@@ -34,8 +37,6 @@ class Path:
     """Forwards run beside backwards."""
     grouped: bool = False
     """Groups of micro-batches in the middle run the same passes: :func:`orders.leave_out`."""
-    chains: int = 1
-    """Copies of the model, of which each takes as many of the micro-batches."""
 
     @property
     def parts(self) -> bool:
@@ -44,7 +45,7 @@ class Path:
 
     def order(self, stages: int, micro_batches: int, vpp: int, group: int | None = None) -> Order:
         """Passes of all stages."""
-        return _order(self.write, stages, vpp, micro_batches // self.chains, group or stages, 0)
+        return _order(self.write, stages, vpp, micro_batches // self.copies, group or stages, 0)
 
     def _few(self, stages: int, micro_batches: int, group: int | None) -> int:
         """Micro-batches of the first groups and the last ones alone."""
@@ -91,7 +92,7 @@ class Path:
 
         ``hops[s][n]`` is behind chunk n of stage s: on the way to the next chunk of the model.
         """
-        p, v, m = len(stages), len(stages[0]), micro_batches // self.chains
+        p, v, m = len(stages), len(stages[0]), micro_batches // self.copies
         q = p * v
         room = Room(
             arrives=[0.0] * (2 * q * m), came=[0] * (2 * q), run=[0] * (2 * q), hop=[0.0] * q,
@@ -103,7 +104,7 @@ class Path:
         for ran in sorted({few, m}):
             out = (m - ran) // (group or p)
             order = _order(self.write, p, v, ran, group or p, out)
-            end = step_seconds(stages, hops, p, v, ran, q // self.chains, order, room, inf)
+            end = step_seconds(stages, hops, p, v, ran, q // self.copies, order, room, inf)
             if room.unsure[0] <= SURE * end:
                 break
         return StepTime(max(room.clock), end - max(room.clock))
@@ -117,51 +118,3 @@ def _order(write: Write, p: int, v: int, m: int, group: int, out: int) -> Order:
     if out:
         orders.leave_out(p, v, m, group, out, order)
     return order
-
-
-def one_f_one_b(p: int, v: int, m: int, group: int, order: Order) -> None:
-    """1F1B; exact for all stages, where :mod:`nest.forms.one_f_one_b` is for alike ones."""
-    orders.looped(p, 1, order)
-    orders.in_turn(p, 1, m, m, 1, 0, order)
-
-
-def interleaved(p: int, v: int, m: int, group: int, order: Order) -> None:
-    """Interleaved 1F1B, of Megatron-Core and, with groups of a round, of PyTorch."""
-    orders.looped(p, v, order)
-    orders.in_turn(p, v, m, group, 2, 0, order)
-
-
-def combined(p: int, v: int, m: int, group: int, order: Order) -> None:
-    """Interleaved 1F1B whose forwards run beside backwards, and one more pass to warm up."""
-    orders.looped(p, v, order)
-    orders.in_turn(p, v, m, group, 2, 1, order)
-
-
-def breadth_first(p: int, v: int, m: int, group: int, order: Order) -> None:
-    """GPipe, or Looped BFS."""
-    orders.looped(p, v, order)
-    orders.breadth_first(p, v, m, order)
-
-
-def zero_bubble(p: int, v: int, m: int, group: int, order: Order) -> None:
-    """ZB1P, or PyTorch's interleaved zero-bubble."""
-    orders.looped(p, v, order)
-    orders.zero_bubble(p, v, m, group, order)
-
-
-def zero_bubble_v(p: int, v: int, m: int, group: int, order: Order) -> None:
-    """ZB-V."""
-    orders.folded(p, order)
-    orders.zero_bubble_v(p, m, order)
-
-
-def dual_pipe_v(p: int, v: int, m: int, group: int, order: Order) -> None:
-    """DualPipeV as PyTorch runs it: a forward and a backward of its pairs behind each other."""
-    orders.folded(p, order)
-    orders.dual_pipe(p, m, p, FORWARD, order)
-
-
-def dual_pipe(p: int, v: int, m: int, group: int, order: Order) -> None:
-    """DualPipe, of m micro-batches from each end; the passes of its pairs run beside each other."""
-    orders.crossed(p, order)
-    orders.dual_pipe(p // 2, m, p, BESIDE, order)

@@ -2,9 +2,9 @@
 
 A rank runs its row of passes one after another, each as soon as its input is there. A pass takes
 one micro-batch through one chunk of layers: forward; backward; or backward in two, for inputs and,
-later, for weights. :mod:`nest.forms.orders` writes the rows of the published schedules. Nothing is
-assumed of an order but that a chunk takes its micro-batches in one sequence. The step is exact for
-any of them, and no time that grows makes it shorter.
+later, for weights. :mod:`nest.schedules.orders` writes the rows of the published schedules.
+Nothing is assumed of an order but that a chunk takes its micro-batches in one sequence. The step is
+exact for any of them, and no time that grows makes it shorter.
 
 Chunks have *positions* in the model. A chain of positions begins with the embedding and ends with
 the loss; there is one of them, or two where micro-batches enter at both ends of the pipeline. A
@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import MutableSequence, Sequence
 from typing import NamedTuple
 
-from nest.forms.chunk import ChunkCosts, delayed, empty, longer
+from nest.schedules.chunk import ChunkCosts, delayed, empty, longer
 
 Chunks = Sequence[Sequence[ChunkCosts]]
 """Figures of each chunk of each rank."""
@@ -113,10 +113,10 @@ def step_seconds(
     As soon as it is known that a step takes ``limit`` seconds or more, a number that is no less,
     and no more than the step.
 
-    Where groups were left out of the order (:func:`nest.forms.orders.leave_out`), no step with them
-    takes less. Between them and the groups in front the same passes have run, and all that comes
-    behind began later by so many seconds at the least; each group left out adds as many. What it
-    may add besides is in ``room.unsure``: nothing, as a rule.
+    Where groups were left out (:func:`nest.schedules.orders.leave_out`), no step with them takes
+    less. Between them and the groups in front the same passes have run, and all that comes behind
+    began later by so many seconds at the least; each group left out adds as many. What it may add
+    besides is in ``room.unsure``: nothing, as a rule.
 
     Messages of a link arrive in the order of the passes, no two closer than the link takes for one.
     Afterwards ``room.clock`` has the end of the last pass of each rank. ``depth`` is the number of

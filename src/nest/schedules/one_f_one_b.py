@@ -30,8 +30,8 @@ from __future__ import annotations
 
 from collections.abc import MutableSequence, Sequence
 
-from nest.forms.chunk import ChunkCosts
-from nest.forms.stage import StageSeconds
+from nest.schedules.chunk import ChunkCosts
+from nest.schedules.stage import StageSeconds
 
 # Labels are compared in this order; without copies of an embedding the last three decide nothing.
 (REST, AFTER, DONE, IDLE, BACK, END, BEHIND, SHARE, BEFORE_LAST, PAIR, LAST_TRIP, BEFORE_HALF,
@@ -44,7 +44,7 @@ NOTHING = (0.0, 0.0, NEVER, NEVER, NEVER, NEVER, 0.0, 0.0, NEVER, 0.0, 0.0, NEVE
 
 
 def stage_of(c: ChunkCosts) -> StageSeconds:
-    """A stage of one chunk, whose figures are those of :mod:`nest.forms.chunk`."""
+    """A stage of one chunk, whose figures are those of :mod:`nest.schedules.chunk`."""
     trailing = max(0.0, c.trailing - c.trails_backward)
     tied = c.tied > 0.0
     return StageSeconds(

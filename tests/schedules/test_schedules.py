@@ -11,10 +11,9 @@ import pytest
 from plain import chunk
 from simulation import Task, ends, gpipe, interleaved, most_held, one_f_one_b
 
-from nest.costs.schedules import SCHEDULES, Closed, Path, StepTime
-from nest.costs.stage import Hop
-from nest.forms import one_f_one_b as one_f_one_b_figures
-from nest.forms.one_f_one_b import (
+from nest.schedules import one_f_one_b as one_f_one_b_figures
+from nest.schedules.closed import Closed
+from nest.schedules.one_f_one_b import (
     BEFORE_LAST,
     DONE,
     FIGURES,
@@ -26,6 +25,9 @@ from nest.forms.one_f_one_b import (
     add_stage,
     stage_of,
 )
+from nest.schedules.path import Path
+from nest.schedules.registry import SCHEDULES
+from nest.schedules.traits import Hop, StepTime
 
 one_f_one_b_form, gpipe_form, interleaved_form = (
     SCHEDULES[name] for name in ("1f1b", "gpipe", "interleaved"))

@@ -13,15 +13,15 @@ Figures of a stage and those behind it, in seconds:
 - TURNED: the turn, from the start of the step;
 - RETURNED, DONE, READY: from the turn until the last backward of the stage; until those that hold
   no copy of a tied embedding have finished; until those that hold one have reduced their gradients;
-- EXCHANGE, END, SHARE: as in :mod:`nest.forms.one_f_one_b`.
+- EXCHANGE, END, SHARE: as in :mod:`nest.schedules.one_f_one_b`.
 """
 
 from __future__ import annotations
 
 from collections.abc import MutableSequence, Sequence
 
-from nest.forms.chunk import ChunkCosts
-from nest.forms.stage import StageSeconds
+from nest.schedules.chunk import ChunkCosts
+from nest.schedules.stage import StageSeconds
 
 # END and SHARE have the numbers that they have under 1F1B; the last two are of copies alone.
 (DOWN, UP, SLOWEST_FORWARD, SLOWEST_BACKWARD, TURNED, END, RETURNED, SHARE, DONE, READY,
@@ -33,7 +33,7 @@ NOTHING = (0.0, 0.0, 0.0, 0.0, 0.0, NEVER, 0.0, 0.0, NEVER, NEVER, 0.0)
 
 
 def stage_of(c: ChunkCosts) -> StageSeconds:
-    """A stage of one chunk, whose figures are those of :mod:`nest.forms.chunk`.
+    """A stage of one chunk, whose figures are those of :mod:`nest.schedules.chunk`.
 
     All backwards but the last have one behind.
     """

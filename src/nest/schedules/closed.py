@@ -1,4 +1,4 @@
-"""Schedules of one chunk a stage whose step is added up stage by stage; see :mod:`nest.forms`."""
+"""Schedules of one chunk a stage whose step is added up stage by stage."""
 
 from __future__ import annotations
 
@@ -6,28 +6,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from nest.costs.schedules.steps import StepTime
-from nest.costs.stage import Hop
-from nest.forms import gpipe, one_f_one_b
-from nest.forms.chunk import ChunkCosts
+from nest.schedules import gpipe, one_f_one_b
+from nest.schedules.chunk import ChunkCosts
+from nest.schedules.path import Ahead
+from nest.schedules.traits import Hop, StepTime, Traits
 
 
 @dataclass(frozen=True)
-class Closed:
-    """1F1B (:mod:`nest.forms.one_f_one_b`), or GPipe (:mod:`nest.forms.gpipe`).
+class Closed(Traits):
+    """1F1B (:mod:`nest.schedules.one_f_one_b`), or GPipe (:mod:`nest.schedules.gpipe`).
 
     A single stage runs the same passes under both, in another order. With ZeRO-3 alone that takes
     another time: what is gathered in front of a pass hides beside the pass before it, and in front
     of a forward behind a backward, as 1F1B has them, gradients are still being scattered.
 
-    The parameters that only a :class:`nest.costs.schedules.path.Path` needs are ignored.
+    The parameters that only a :class:`nest.schedules.path.Path` needs are ignored.
     """
 
     all_forward: bool
     """All micro-batches forward, then all backward."""
+    ahead: Ahead
     split: ClassVar[bool] = False
+    together: ClassVar[bool] = False
     parts: ClassVar[bool] = False
-    """See :class:`nest.costs.schedules.path.Path`."""
+    """See :class:`nest.schedules.path.Path`."""
 
     def in_flight(
         self, stage: int, stages: int, micro_batches: int, vpp: int = 1, group: int | None = None

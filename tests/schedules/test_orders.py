@@ -12,11 +12,11 @@ import oracle_orders as oracle
 import pytest
 from plain import chunk, stack
 
-from nest.costs.schedules import ONE_F_ONE_B, SCHEDULES, Path
-from nest.costs.stage import Hop, chunk_costs, with_parts
-from nest.forms import orders, passes
-from nest.forms.chunk import EMPTY, ChunkCosts, LayerSeconds
-from nest.forms.passes import (
+from nest.costs.stage import chunk_costs, with_parts
+from nest.inputs import Stack
+from nest.schedules import orders, passes
+from nest.schedules.chunk import EMPTY, ChunkCosts, LayerSeconds
+from nest.schedules.passes import (
     BACKWARD,
     BESIDE,
     FORWARD,
@@ -27,7 +27,9 @@ from nest.forms.passes import (
     Room,
     step_seconds,
 )
-from nest.inputs import Stack
+from nest.schedules.path import Path
+from nest.schedules.registry import ONE_F_ONE_B, SCHEDULES
+from nest.schedules.traits import Hop
 
 ALIKE = chunk(1.0, 2.0, inputs=1.0, weights=1.0)
 """F = B_in = W = 1."""

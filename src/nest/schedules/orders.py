@@ -1,4 +1,4 @@
-"""The orders of passes of the published schedules, as rows of :class:`nest.forms.passes.Order`.
+"""The orders of passes of the published schedules, as rows of :class:`nest.schedules.passes.Order`.
 
 A *placement* says where in the model the chunks of a rank are: ``looped`` around the pipeline,
 ``folded`` at its end (a V), or ``crossed``, with micro-batches from both ends. A row is written for
@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nest.forms.passes import (
+from nest.schedules.passes import (
     BACKWARD,
     BESIDE,
     FORWARD,
@@ -319,6 +319,92 @@ def _next_kept(codes: Ints, kept: int, stop: int) -> int:
     while kept < stop and codes[kept] % PASSES != INPUTS:
         kept += 1
     return kept
+
+
+# ---------------------------------------------------------------- whole orders
+
+
+def write_1f1b(p: int, v: int, m: int, group: int, order: Order) -> None:
+    """1F1B; exact for all stages, where :mod:`nest.schedules.one_f_one_b` is for alike ones."""
+    looped(p, 1, order)
+    in_turn(p, 1, m, m, 1, 0, order)
+
+
+def write_interleaved(p: int, v: int, m: int, group: int, order: Order) -> None:
+    """Interleaved 1F1B, of Megatron-Core and, with groups of a round, of PyTorch."""
+    looped(p, v, order)
+    in_turn(p, v, m, group, 2, 0, order)
+
+
+def write_combined(p: int, v: int, m: int, group: int, order: Order) -> None:
+    """Interleaved 1F1B whose forwards run beside backwards, and one more pass to warm up."""
+    looped(p, v, order)
+    in_turn(p, v, m, group, 2, 1, order)
+
+
+def write_looped_bfs(p: int, v: int, m: int, group: int, order: Order) -> None:
+    """GPipe, or Looped BFS."""
+    looped(p, v, order)
+    breadth_first(p, v, m, order)
+
+
+def write_zero_bubble(p: int, v: int, m: int, group: int, order: Order) -> None:
+    """ZB1P, or PyTorch's interleaved zero-bubble."""
+    looped(p, v, order)
+    zero_bubble(p, v, m, group, order)
+
+
+def write_zb_v(p: int, v: int, m: int, group: int, order: Order) -> None:
+    """ZB-V."""
+    folded(p, order)
+    zero_bubble_v(p, m, order)
+
+
+def write_dualpipev(p: int, v: int, m: int, group: int, order: Order) -> None:
+    """DualPipeV as PyTorch runs it: a forward and a backward of its pairs behind each other."""
+    folded(p, order)
+    dual_pipe(p, m, p, FORWARD, order)
+
+
+def write_dualpipe(p: int, v: int, m: int, group: int, order: Order) -> None:
+    """DualPipe, of m micro-batches from each end; the passes of its pairs run beside each other."""
+    crossed(p, order)
+    dual_pipe(p // 2, m, p, BESIDE, order)
+
+
+# ---------------------------------------------------------------- forwards before a backward
+#
+# Micro-batches of chunk d whose forwards stage s runs before its first backward.
+
+
+def all_ahead(p: int, v: int, m: int, group: int, s: int, d: int) -> int:
+    """All of them, as GPipe."""
+    return m
+
+
+def ahead_in_turn(p: int, v: int, m: int, group: int, s: int, d: int) -> int:
+    """Of 1F1B, and of :func:`in_turn` with several chunks."""
+    return begun(d, min(m * v, warm_up(s, p, v, m, group, min(v, 2), 0) + 1), v, group)
+
+
+def ahead_zero_bubble(p: int, v: int, m: int, group: int, s: int, d: int) -> int:
+    """Of :func:`zero_bubble`."""
+    return begun(d, min(m * v, warm_up(s, p, v, m, group, 1, 0) + 1), v, group)
+
+
+def ahead_zb_v(p: int, v: int, m: int, group: int, s: int, d: int) -> int:
+    """Of :func:`zero_bubble_v`."""
+    return min(m, s + 1 if d else 2 * p - 1 - s)
+
+
+def ahead_dualpipev(p: int, v: int, m: int, group: int, s: int, d: int) -> int:
+    """Of :func:`dual_pipe` in a V, which needs 2 p micro-batches."""
+    return s + 1 if d else 2 * p - 1 - s + (s == p - 1)
+
+
+def ahead_dualpipe(p: int, v: int, m: int, group: int, s: int, d: int) -> int:
+    """Of :func:`dual_pipe` from both ends; its ranks count from the nearer one."""
+    return ahead_dualpipev(p // 2, v, m, group, min(s, p - 1 - s), d)
 
 
 # ---------------------------------------------------------------- memory
