@@ -77,8 +77,10 @@ def test_the_example_plan_loads_and_has_every_field() -> None:
 
 
 def fields(cls: type[BaseModel]) -> Iterator[str]:
+    """Fields that `nest schema` does not describe."""
     for name, field in cls.model_fields.items():
-        yield field.alias or name
+        if not field.description:
+            yield field.alias or name
 
 
 def classes_of_a_plan() -> list[type[BaseModel]]:
@@ -91,8 +93,7 @@ def classes_of_a_plan() -> list[type[BaseModel]]:
 @pytest.mark.parametrize("cls", classes_of_a_plan(), ids=lambda cls: cls.__name__)
 def test_every_field_of_a_plan_is_described(cls: type[BaseModel]) -> None:
     described = FORMATS[FORMATS.index("## Plan"):FORMATS.index("## Error")]
-    missing = [name for name in fields(cls) if f"`{name}`" not in described]
-    assert not missing
+    assert [name for name in fields(cls) if not re.search(rf"\b{name}\b", described)] == []
 
 
 @pytest.mark.parametrize(
