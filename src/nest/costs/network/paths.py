@@ -240,6 +240,14 @@ class LinkPrices:
 def _patterns(common: tuple[int, ...], even: bool) -> tuple[Patterns, tuple[GroupTier, ...]]:
     """Patterns of a group but all-to-all, one ring first; rings on rails run beside each other.
 
+    As many rings as an outermost subgroup has members share the bytes equally, and each member is
+    the last of its subgroup in equally many rings. So a member of a subgroup of r sends 1/r of a
+    byte to its counterpart in the next of c subgroups; where all levels send at once, the share
+    1 - 1/c of it, at the outermost level all. The load of a link is the larger of the most that a
+    single level puts on it and the shares of all levels. A double tree sends 1/(2 r) of a byte over
+    each edge, in 2 ceil(log2 c) steps at each level of the largest latency between part and
+    parent; its seconds are those of the slowest level, and no less than those of the rings.
+
     ``common``: members in a subgroup of each level. Where groups are not ``even``, of the parts
     that subgroups consist of; all patterns of a level are its circle then.
     """
@@ -281,6 +289,9 @@ def _patterns(common: tuple[int, ...], even: bool) -> tuple[Patterns, tuple[Grou
 def _edges(parts: int) -> tuple[Ints, Ints]:
     """Edges of two binary trees: parts that send, and their parents.
 
+    The root is 0. The parent of s, with b the lowest bit that is set in s, is s with bit b cleared
+    and bit 2 b set, or s - b if there is no such part. The second tree is the mirror image of the
+    first one for an even number of parts, else the first one shifted by a part.
     ``src/graph/trees.cc`` of NVIDIA/nccl, ncclGetBtree and ncclGetDtree.
     """
     s = np.arange(1, parts)
