@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import nest
@@ -57,3 +58,17 @@ def _scaled(level: Level, factor: float) -> Level:
 
 
 CASES = [Case(m, c, n) for n in DEVICES for c in CLUSTERS for m in SEQUENCE]
+
+
+def aligned(rows: Sequence[Sequence[str]], left: int = 1) -> str:
+    """Rows of equal length as a text block in Markdown, the first columns on the left.
+
+    Rows that say nothing (`.`) are left out, and an empty cell is `-`.
+    """
+    shown = [rows[0], *(row for row in rows[1:] if not {*row[1:]} <= {".", ""})]
+    shown = [[cell or "-" * (n > 0) for n, cell in enumerate(row)] for row in shown]
+    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+    lines = ["  ".join(cell.ljust(width) if n < left else cell.rjust(width)
+                       for n, (cell, width) in enumerate(zip(row, widths, strict=True))).rstrip()
+             for row in shown]
+    return "\n".join(["```text", *lines, "```"])

@@ -13,7 +13,7 @@ import sys
 import time
 from typing import Any, NamedTuple
 
-from cases import SEQUENCE, SEQUENCES_PER_DEVICE
+from cases import SEQUENCE, SEQUENCES_PER_DEVICE, aligned
 
 import nest
 from nest.evaluation.evaluate import chain_of
@@ -153,15 +153,6 @@ def losses(question: Question) -> tuple[SearchResult, dict[str, str]]:
             entries[name] = f"{lost:.1f}" if found.configuration else "does not fit"
     print(f"{question}: {time.perf_counter() - started:.0f} s", file=sys.stderr, flush=True)
     return whole, entries
-
-
-def aligned(rows: list[tuple[str, ...]]) -> str:
-    """Rows of equal length as a text block in Markdown, without those that say nothing (`.`)."""
-    shown = [rows[0], *(row for row in rows[1:] if not {*row[1:]} <= {".", ""})]
-    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
-    lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip()
-             for row in shown]
-    return "\n".join(["```text", *lines, "```"])
 
 
 def print_table(title: str, questions: dict[str, Question]) -> None:

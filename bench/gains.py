@@ -18,8 +18,8 @@ from functools import cached_property
 from itertools import product
 from typing import Any, NamedTuple
 
-from cases import SEQUENCE, SEQUENCES_PER_DEVICE
-from dimensions import aligned, shape
+from cases import SEQUENCE, SEQUENCES_PER_DEVICE, aligned
+from dimensions import shape
 
 import nest
 from nest.errors import NoPlanError

@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+from cases import aligned
 from recipes import Recipe, planned, recipes, seconds, shape
 
 import nest
@@ -41,7 +42,7 @@ def launch(plan: Plan) -> str:
     return "rules" if plan.runnable else "no"
 
 
-def row(job: Recipe) -> tuple[str, str]:
+def row(job: Recipe) -> tuple[tuple[str, ...], str]:
     """The line of the table, and what is said of the job below it."""
     started = time.perf_counter()
     own, every = planned(job, False), planned(job, True)
@@ -53,7 +54,7 @@ def row(job: Recipe) -> tuple[str, str]:
     print(f"{job.name}: {time.perf_counter() - started:.0f} s", file=sys.stderr, flush=True)
     faster = f" Faster: {shape(every)}." if every is not None and gain > SMALL else ""
     before, behind = remark(job)
-    return f"| {' | '.join(cells)} |", f"{before}{faster}{behind}"
+    return cells, f"{before}{faster}{behind}"
 
 
 def remark(job: Recipe) -> tuple[str, str]:
@@ -64,8 +65,7 @@ def remark(job: Recipe) -> tuple[str, str]:
 
 def main() -> None:
     rows = [row(job) for job in jobs(sys.argv[1] if sys.argv[1:] else "")]
-    print(f"| {' | '.join(HEAD)} |\n|{'---|' * len(HEAD)}")
-    print("\n".join(line for line, _ in rows))
+    print(aligned([HEAD, *(cells for cells, _ in rows)], 3))
     print("\n" + "\n".join(text for _, text in rows))
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
+from cases import aligned
 
 import nest
 from nest.errors import LimitError
@@ -89,7 +90,7 @@ def planned(recipe: Recipe, beyond_stack: bool) -> Plan | None:
         return None
 
 
-def row(recipe: Recipe) -> tuple[str, str | None]:
+def row(recipe: Recipe) -> tuple[tuple[str, ...], str | None]:
     """The line of the table, and the note below it if the gain has a reason."""
     started = time.perf_counter()
     price, measured = recipe.price, recipe.measured
@@ -104,7 +105,7 @@ def row(recipe: Recipe) -> tuple[str, str | None]:
     print(f"{recipe.name}: {time.perf_counter() - started:.0f} s", file=sys.stderr, flush=True)
     before, behind = remarks(recipe)
     note = f"{before}{shape(price)} -> {shape(own)}.{behind}" if "reason" in recipe.given else None
-    return f"| {' | '.join(cells)} |", note
+    return cells, note
 
 
 def remarks(recipe: Recipe) -> tuple[str, str]:
@@ -145,8 +146,7 @@ def shape(plan: Plan) -> str:
 
 def main() -> None:
     rows = [row(recipe) for recipe in recipes(sys.argv[1] if sys.argv[1:] else "")]
-    print(f"| {' | '.join(HEAD)} |\n|---|{'---:|' * (len(HEAD) - 1)}")
-    print("\n".join(line for line, _ in rows))
+    print(aligned([HEAD, *(cells for cells, _ in rows)]))
     print("\n" + "\n".join(text for _, text in rows if text))
 
 

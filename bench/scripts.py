@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from cases import aligned
 from recipes import shape
 
 import nest
@@ -124,7 +125,7 @@ def priced(figure: dict[str, Any], which: str, cluster: str) -> Plan:
                if name in Configuration.model_fields}, "stages": stages}))
 
 
-def row(name: str, case: dict[str, Any], figure: dict[str, Any]) -> str:
+def row(name: str, case: dict[str, Any], figure: dict[str, Any]) -> list[str]:
     """The line of a script that is read."""
     job, before, plan = figure["job"], figure["before"], figure["plan"]
     own = "" if before is None else priced(figure, "before", case["cluster"])
@@ -140,7 +141,7 @@ def row(name: str, case: dict[str, Any], figure: dict[str, Any]) -> str:
         gain = "" if before is None else f"{before['step_time_s'] / plan['step_time_s'] - 1.0:+.1%}"
         cells += [shape(priced(figure, "plan", case["cluster"])), f"{plan['step_time_s']:.4g}",
                   gain, " + ".join(plan["files"]) or "-"]
-    return f"| {' | '.join(cells)} |"
+    return cells
 
 
 def table() -> str:
@@ -148,8 +149,7 @@ def table() -> str:
     known = figures()
     listed = {name: (case, known[name]) for name, case in cases().items()}
     taken = {name: pair for name, pair in listed.items() if "refused" not in pair[1]}
-    lines = [f"| {' | '.join(HEAD)} |", f"|{'---|' * 4}---:|---|---:|---:|---|"]
-    lines += [row(name, *pair) for name, pair in taken.items()]
+    lines = [aligned([HEAD, *(row(name, *pair) for name, pair in taken.items())], len(HEAD))]
     lines += ["", "## Refused", ""]
     for name, (case, figure) in listed.items():
         if name not in taken:

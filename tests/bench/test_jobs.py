@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -18,9 +19,8 @@ import recipes  # noqa: E402
 NOTABLE = 0.1
 """A gain above this needs a reason."""
 TABLE = (ROOT / "docs" / "jobs.md").read_text()
-ROWS = {cells[0]: cells for line in TABLE.partition("## Table")[2].splitlines()
-        if line.startswith("| ")
-        and (cells := [cell.strip() for cell in line.strip("|").split("|")])}
+OTHER, OWN = re.findall(r"^```text\n(.*?)^```", TABLE, re.DOTALL | re.MULTILINE)
+ROWS = {cells[0]: cells for line in OWN.splitlines() if (cells := re.split(" {2,}", line))}
 QUICK = ("llama3-8b on 8 H100", "llama3-8b on 128 H100, torchtitan", "qwen2.5-7b on 64 H100",
          "mixtral-8x7b on 128 H100")
 """Jobs that are planned again; the others take most of a minute together."""
@@ -65,8 +65,7 @@ def test_plans_are_those_of_the_table(name: str) -> None:
 @pytest.mark.kernels
 def test_another_stack_may_run_what_everything_adds() -> None:
     """The other table: columns are the job, its stack, Megatron-FSDP, everything."""
-    rows = [[cell.strip() for cell in line.strip("|").split("|")]
-            for line in TABLE.splitlines() if line.startswith("| llama2-7b")]
+    rows = [re.split(" {2,}", line) for line in OTHER.splitlines() if line.startswith("llama2-7b")]
     job, = jobs.jobs("llama2-7b")
     seconds = [nest.plan(job.model, job.cluster, job.job.replace(stack=stack)).step_time_s
                for stack in ("megatron-core", "megatron-fsdp")]
