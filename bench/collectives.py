@@ -1,4 +1,4 @@
-"""Print how far prices of published collectives are off, by system and size, as Markdown tables.
+"""Print how far prices of published collectives are off, by system and size, as text blocks of Markdown.
 
     python bench/collectives.py COLLECTIVES.csv [--forms]
 
@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
+from cases import aligned
 
 from nest.inputs import Cluster, load_cluster
 from nest.measured.calibration.collectives import (
@@ -64,18 +65,17 @@ def read(path: str, system: System, rows: str) -> tuple[Cluster, tuple[MeasuredC
 # ---------------------------------------------------------------- by size
 
 
-def by_size(path: str) -> Iterable[str]:
-    """Lines of the table of systems and powers of ten: median error, and how many."""
+def by_size(path: str) -> Iterable[list[str]]:
+    """Rows of the table of systems and powers of ten: median error, and how many."""
     fits = {each.name: fit_collectives(*read(path, each, "*")) for each in SYSTEMS}
     powers = sorted({each.from_bytes for found in fits.values() for each in decades(found)})
-    yield " | ".join(["| system", *map(_power, powers), "1 MiB and more |"])
-    yield "|---" * (len(powers) + 2) + "|"
+    yield ["system", *map(_power, powers), "1 MiB and more"]
     for name, found in fits.items():
         yield _line(name, [found], powers)
     yield _line("all", list(fits.values()), powers)
 
 
-def _line(name: str, fits: list[NetworkFit], powers: list[int]) -> str:
+def _line(name: str, fits: list[NetworkFit], powers: list[int]) -> list[str]:
     small = [(found.small, found.small_after) for found in fits]
     large = [(found.measured, found.fit.after) for found in fits]
     cells = []
@@ -85,7 +85,7 @@ def _line(name: str, fits: list[NetworkFit], powers: list[int]) -> str:
                   if power <= each.size < 10 * power]
         cells.append(_median(np.array(within)))
     cells.append(_median(np.concatenate([off for _, off in large])))
-    return " | ".join([f"| {name}", *cells]) + " |"
+    return [name, *cells]
 
 
 def _median(off: Array) -> str:
@@ -100,10 +100,9 @@ def _power(size: int) -> str:
 # ---------------------------------------------------------------- by form
 
 
-def by_form(path: str) -> Iterable[str]:
-    """Lines of the table of systems and forms of the price: median error of NVLink collectives."""
-    yield "| system | collectives | two figures | all four | sizes left out |"
-    yield "|---|---|---|---|---|"
+def by_form(path: str) -> Iterable[list[str]]:
+    """Rows of the table of systems and forms of the price: median error of NVLink collectives."""
+    yield ["system", "collectives", "two figures", "all four", "sizes left out"]
     every: list[list[Array]] = []
     for system in SYSTEMS:
         cluster, rows = read(path, system, system.nvlink)
@@ -113,9 +112,9 @@ def by_form(path: str) -> Iterable[str]:
     yield _forms("all", [np.concatenate(column) for column in zip(*every, strict=True)])
 
 
-def _forms(name: str, columns: list[Array]) -> str:
-    medians = " | ".join(f"{median_and_tail(off)[0]:.1f} %" for off in columns)
-    return f"| {name} | {len(columns[0])} | {medians} |"
+def _forms(name: str, columns: list[Array]) -> list[str]:
+    medians = [f"{median_and_tail(off)[0]:.1f} %" for off in columns]
+    return [name, f"{len(columns[0])}", *medians]
 
 
 def _two(cluster: Cluster, rows: tuple[MeasuredCollective, ...]) -> Array:
@@ -140,8 +139,7 @@ def main() -> None:
     parser.add_argument("table", metavar="COLLECTIVES.csv")
     parser.add_argument("--forms", action="store_true", help="compare forms of the price")
     given = parser.parse_args()
-    for line in (by_form if given.forms else by_size)(given.table):
-        print(line, flush=True)
+    print(aligned([*(by_form if given.forms else by_size)(given.table)]))
 
 
 if __name__ == "__main__":
