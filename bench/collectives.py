@@ -1,4 +1,4 @@
-"""Print how far prices of published collectives are off, by system and size, as text blocks of Markdown.
+"""Print how far prices of published collectives are off, by system and size, as text blocks.
 
     python bench/collectives.py COLLECTIVES.csv [--forms]
 
