@@ -15,8 +15,8 @@ from test_exports_megatron import plan, small
 
 import nest
 from nest.errors import UnsupportedError
+from nest.frameworks.megatron import bridge
 from nest.frameworks.megatron import bridge as reading_bridge
-from nest.frameworks.megatron import write_bridge as bridge
 from nest.frameworks.settings import figures_of
 
 

@@ -11,7 +11,7 @@ from command_line import Files, run
 
 import nest
 from nest.errors import InputError, OutputError
-from nest.frameworks.folder import write_folder
+from nest.frameworks.target import write_folder
 
 TWO = {"a": "1\n", "b": "2\n"}
 

@@ -118,7 +118,7 @@ TABLE = (
     Setting("degree", "a.degree", unless=(1,)),
     Setting("word", "a.word", {"x": 1, "y": 2}),
     flag("on", "on"),
-    flag("off", "not-off", {False: True}),
+    flag("off", "not-off", False),
     Setting("inner", "b.inner", unless=(0,), when={"on": (True,)}),
     Setting("always", "always", unless=()),
 )

@@ -13,9 +13,8 @@ from command_line import run
 
 import nest
 from nest.errors import InputError, UnsupportedError
-from nest.frameworks.arguments import known
-from nest.frameworks.megatron.table import SECTIONS
-from nest.frameworks.settings import figures_of, settings
+from nest.frameworks.megatron.write import SECTIONS
+from nest.frameworks.settings import figures_of, known, settings
 from nest.inputs import load_stack
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "stacks"))
@@ -130,7 +129,7 @@ def test_capacities_that_are_none(tmp_path: Path, more: str, wanted: str) -> Non
 def test_each_setting_is_read_as_it_is_written(section: str) -> None:
     """Figures that a table writes are those that it reads; all names are Megatron's."""
     table = SECTIONS[section]
-    assert {one.name for one in table} <= {*known("megatron/flags").takes}
+    assert {one.name for one in table} <= {*known().takes}
     for one in table:
         values = one.words or ((3, 5) if one.unless == (None,) else (3,))
         for value in values:

@@ -13,8 +13,7 @@ from command_line import run
 import nest
 from nest.errors import InputError
 from nest.frameworks.megatron.script import Reading
-from nest.frameworks.owners import owner_of, owners
-from nest.frameworks.reader import READERS
+from nest.frameworks.reader import READERS, owner_of, owners
 from nest.inputs import load_stack
 
 NEMO: dict[str, Any] = {

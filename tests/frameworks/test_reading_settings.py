@@ -1,6 +1,6 @@
 """Settings of configuration files by their effect: read, refused, or named with what they change.
 
-What is right follows from the frameworks' sources, which `settings.yaml` and the readers cite.
+What is right follows from the frameworks' sources, which the tables and the readers cite.
 """
 
 from __future__ import annotations
@@ -13,12 +13,17 @@ from typing import Any
 import pytest
 
 import nest
+import nest.frameworks.settings
 from nest.errors import InputError
-from nest.frameworks import source
 from nest.frameworks.megatron.script import Reading
 from nest.frameworks.settings import nested
 from nest.inputs import load_stack
 from nest.inputs.files import read_description
+
+FOLDER = Path(nest.frameworks.settings.__file__).parent
+TABLES = sorted(path for path in FOLDER.rglob("*.yaml") if path.stem != "owners"
+                and path.parent.name != "megatron" or path.stem in ("bridge", "translated"))
+"""Of software whose settings are in files; Megatron-LM has arguments."""
 
 TOML = """\
 [model]
@@ -69,8 +74,7 @@ def note_on(found: Reading, name: str) -> str:
 
 def test_each_table_says_why() -> None:
     """No setting is free or without a price for no reason."""
-    tables = read_description(Path(source.__file__).with_name("settings.yaml"))
-    for data in tables.values():
+    for data in (data for path in TABLES for data in read_description(path).values()):
         for group in ("free", "small"):
             for key, value in data.get(group, {}).items():
                 names, reason = (value, key) if group == "free" else (key, value)
@@ -83,12 +87,12 @@ def test_each_table_says_why() -> None:
 CITATION = re.compile(r"[\w.-]+/[\w.-]+(@|==)[\w.]+|[\w-]+==[\d.]+|`nest export")
 
 
-@pytest.mark.parametrize("name", ["settings", "translated"])
-def test_each_table_cites_a_source(name: str) -> None:
+@pytest.mark.parametrize("path", TABLES, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_each_table_cites_a_source(path: Path) -> None:
     """Its project with a version or commit, and a file of it."""
-    text = Path(source.__file__).with_name(f"{name}.yaml").read_text(encoding="utf-8")
+    text = path.read_text(encoding="utf-8")
     tables = [part for part in re.split(r"\n\n(?=#)", text) if re.search(r"^[\w-]+:$", part, re.M)]
-    assert len(tables) == len(read_description(Path(source.__file__).with_name(f"{name}.yaml")))
+    assert len(tables) == len(read_description(path))
     for table in tables:
         comment = " ".join(line for line in table.splitlines() if line.startswith("#"))
         assert CITATION.search(comment), table[:80]
@@ -97,7 +101,7 @@ def test_each_table_cites_a_source(name: str) -> None:
 
 def test_effects_of_megatron_cite_files() -> None:
     """Each effect of Megatron-LM's arguments stands below its file and line."""
-    path = Path(source.__file__).with_name("megatron_flags.yaml")
+    path = FOLDER / "megatron" / "settings.yaml"
     part = path.read_text(encoding="utf-8").partition("\nsmall:")[2].partition("\nelsewhere:")[0]
     effects = re.findall(r"((?:  # .*\n)+)  \? >-\n", part)
     assert len(effects) == len(read_description(path)["small"])

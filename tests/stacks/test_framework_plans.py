@@ -20,7 +20,7 @@ from launches import launched
 
 import nest
 from nest.errors import UnsupportedError
-from nest.frameworks.megatron import write_bridge as bridge
+from nest.frameworks.megatron import bridge
 from nest.frameworks.megatron.write import arguments, inexpressible, replica_by_replica, variables
 from nest.frameworks.megatron.write import options as export_options
 from nest.frameworks.settings import settings

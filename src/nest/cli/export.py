@@ -55,7 +55,7 @@ def export(
     """
     from nest.cli.inputs import check_counts
     from nest.evaluation.plan_file import looks_like_file, reread
-    from nest.frameworks.folder import check_folder, write_folder
+    from nest.frameworks.target import check_folder, write_folder
     from nest.frameworks.targets import export, need_launcher, need_target
 
     need_target(target)

@@ -79,9 +79,9 @@ def improve(
 
     from nest.cli.inputs import check_counts, space_from
     from nest.cli.present import progress
-    from nest.frameworks.folder import check_folder, write_folder
     from nest.frameworks.improving import improve as ask
     from nest.frameworks.reader import devices_of
+    from nest.frameworks.target import check_folder, write_folder
     from nest.network.network import load_network
 
     check_counts(devices=devices, vocab=vocab, seq_len=seq_len, threads=threads)

@@ -81,8 +81,8 @@ def read(
     cost and is not understood is an error.
     """
     from nest.cli.inputs import check_counts
-    from nest.frameworks.folder import check_folder, write_folder
     from nest.frameworks.reader import read
+    from nest.frameworks.target import check_folder, write_folder
 
     check_counts(devices=devices, vocab=vocab, seq_len=seq_len)
     check_folder(folder, force)

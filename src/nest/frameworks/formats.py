@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 from nest.evaluation.plans import Plan
 from nest.frameworks import fsdp2, maxtext
-from nest.frameworks import read_fsdp2 as fsdp2_reading
-from nest.frameworks import read_maxtext as maxtext_reading
+from nest.frameworks import fsdp2 as fsdp2_reading
+from nest.frameworks import maxtext as maxtext_reading
 from nest.frameworks.deepspeed import read as deepspeed_reading
 from nest.frameworks.deepspeed import write as deepspeed
+from nest.frameworks.megatron import bridge
 from nest.frameworks.megatron import bridge as bridge_reading
-from nest.frameworks.megatron import write_bridge as bridge
 from nest.frameworks.settings import Plain, flat, settings
 from nest.frameworks.source import Source
 from nest.frameworks.text import edit_json, edit_python, edit_toml, edit_yaml

@@ -7,38 +7,47 @@ torch/distributed/tensor/experimental/_context_parallel/_attention.py:77. Blocks
 have the names of transformers' decoders, such as `LlamaForCausalLM`, which count positions by the
 length of their embeddings (transformers==5.23.0 models/llama/modeling_llama.py:375).
 `.ci/frameworks` trains with the module on four CPUs.
+
+Its constants say the division, and are read back; nothing of a module is run. A training program of
+another form has none, and is not read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
+from nest.errors import InputError
 from nest.evaluation.plans import Plan
-from nest.frameworks.figures import Figures, figures
-from nest.frameworks.known import plain_lines
-from nest.frameworks.script import LaunchScript
-from nest.frameworks.settings import Plain, Setting, settings
-from nest.frameworks.target import Files, Sheet, Target, model_of, stage_by_stage, written
+from nest.frameworks.figures import Division, Figures, configuration, figures, job
+from nest.frameworks.launchers import LaunchScript
+from nest.frameworks.settings import Plain, sections, settings
+from nest.frameworks.source import (
+    FileDescription,
+    Source,
+    figures_in,
+    named_model,
+    said,
+    understood,
+)
+from nest.frameworks.target import (
+    Files,
+    Sheet,
+    Target,
+    model_of,
+    plain_lines,
+    stage_by_stage,
+    written,
+)
+from nest.frameworks.text.python_text import Module, UnknownValue
+from nest.frameworks.torchtitan.read import typed
+from nest.inputs import load_stack
+from nest.model import build_chain
+from nest.units import shorten
 
 MODULE = "parallelize.py"
-SETTINGS = (
-    Setting("replicas", "DP_REPLICATE"),
-    Setting("shards", "DP_SHARD"),
-    Setting("cp", "CP"),
-    Setting("cp_comm", "ROTATE", {"p2p": "alltoall", "all_gather": "allgather"}),
-    Setting("tp", "TP"),
-    Setting("sp", "SEQUENCE_PARALLEL"),
-    Setting("zero", "RESHARD_AFTER_FORWARD", {3: True, 2: False}),
-    Setting("precision", "PARAM_DTYPE", {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}),
-    Setting("gradient_dtype", "REDUCE_DTYPE", {"fp32": "float32", "bf16": "bfloat16"}),
-    Setting("recompute", "RECOMPUTE"),
-    Setting("recompute_modules", "RECOMPUTE_MODULES"),
-    Setting("recompute_layers", "RECOMPUTE_LAYERS"),
-    Setting("micro_batch", "MICRO_BATCH"),
-    Setting("micro_batches", "MICRO_BATCHES"),
-    Setting("seq_len", "SEQ_LEN"),
-)
-"""Constants of the module. ZeRO 0 and 2 both keep gathered parameters; they differ in the mesh."""
+SETTINGS = sections("fsdp2")["constants"]
+"""Constants of the module."""
 DTYPES = ("PARAM_DTYPE", "REDUCE_DTYPE")
 MODULES = {"norm": ("input_layernorm", "post_attention_layernorm"), "mlp_act": ("mlp.act_fn",),
            "mlp": ("mlp",), "moe": ("mlp",), "core_attn": ("self_attn",)}
@@ -231,3 +240,59 @@ def _files(given: Sheet) -> Files:
 TARGET = Target(
     version="PyTorch FSDP2 2.13.0", rules=(("PyTorch FSDP2", "2.13.0"),), stacks="fsdp",
     inexpressible=_inexpressible, order=stage_by_stage, files=_files)
+
+
+def overrides(source: Source) -> Plain:
+    """Constants that the user gives otherwise."""
+    return {name: typed(value) for name, value in source.asked.settings.items()}
+
+
+def read(source: Source) -> FileDescription:
+    """The module's constants.
+
+    Raises
+    ------
+    InputError : constants that may change the cost and are not understood, or are missing.
+    """
+    constants = Module(source.text, source.where).constants | overrides(source)
+    found: dict[str, Any] = {
+        name: value.text.removeprefix("torch.") if isinstance(value, UnknownValue)
+        and name.endswith("_DTYPE") else value for name, value in constants.items()}
+    notes: list[str] = []
+    given = understood(found, SETTINGS, "fsdp2", source, notes, ("LAYERS",))
+    for one in SETTINGS:
+        if one.name not in given and one.figure not in ("recompute_layers", "cp_comm"):
+            raise InputError(f"{source.where}: no {one.name}; allowed: a module that nest export "
+                             "--to fsdp2 wrote, with its constants")
+    f = figures_in(SETTINGS, given, source)
+    ways = f"set_rotate_method({'ROTATE' if 'ROTATE' in given else chr(34) + 'alltoall' + chr(34)})"
+    if ways not in source.text and f["cp"] > 1:
+        raise InputError(f"{source.where}: CP: got {f['cp']}; allowed: 1, or keys and values that "
+                         "are passed around or gathered (set_rotate_method)")
+    model = named_model(source, None, "the module does not name its model")
+    if given.get("LAYERS", model.layers) != model.layers:
+        raise InputError(f"{source.where}: LAYERS: got {shorten(given['LAYERS'])}; allowed: "
+                         f"{model.layers}, the layers of {model.name}")
+    stack = source.asked.stack or "fsdp"
+    kept = load_stack(stack).gradient_dtype
+    changes = {} if f["gradient_dtype"] == kept else {"gradient_dtype": f["gradient_dtype"]}
+    dp = f["replicas"] * f["shards"]
+    zero = f["zero"] if f["zero"] == 3 or f["shards"] * f["cp"] > 1 else 0
+    modules = f["recompute_modules"]
+    if f["recompute"] not in ("none", "full", "selective") or not isinstance(modules, tuple):
+        raise InputError(f"{source.where}: RECOMPUTE, RECOMPUTE_MODULES: got "
+                         f"{shorten(f['recompute'])}, {shorten(modules)}; allowed: none, full or "
+                         "selective, and a tuple of modules")
+    way = configuration(Division(
+        [((0, len(build_chain(model))),)], dp, f["micro_batch"], tp=f["tp"], sp=f["sp"], cp=f["cp"],
+        cp_comm=f.get("cp_comm", "p2p") if f["cp"] > 1 else "p2p", etp=f["tp"], zero=zero,
+        replicas=f["replicas"] if zero and f["replicas"] > 1 else None,
+        recompute=f["recompute"], modules=modules, recompute_layers=f.get("recompute_layers")),
+        source.places, source.where, notes)
+    optimizer = said(source, "the optimizer", None, source.asked.optimizer or "adam",
+                     "--optimizer")
+    if source.asked.optimizer is None:
+        notes.append("the optimizer is not in the file: Adam is assumed (--optimizer)")
+    return FileDescription(model, job(
+        dp * f["micro_batch"] * f["micro_batches"], f["seq_len"], f["precision"], optimizer, stack,
+        changes), way, dp * f["tp"] * f["cp"], tuple(notes))

@@ -1,13 +1,23 @@
-"""What a launch script takes now, and the faster plan that its software can run."""
+"""A job that runs today, of any software, and the faster plan that this software can run.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+import math
+from collections.abc import Iterable, Mapping
+from itertools import product
+from typing import Annotated, NamedTuple, Protocol
 
 from pydantic import Field
 
+from nest.evaluation.evaluate import evaluate
 from nest.evaluation.plans import Plan
 from nest.inputs.base import Freeze, Shown, Written
+from nest.inputs.cluster import Cluster
+from nest.inputs.configuration import Configuration
+from nest.inputs.job import Job, Stack
+from nest.inputs.model import Model
+from nest.inputs.space import SearchSpace
 
 SCHEMA = "nest.improvement/1.1"
 SCHEMAS = r"^nest\.improvement/1(\.\d{1,9})?$"
@@ -47,3 +57,155 @@ class Improvement(Shown):
     def to_json(self, indent: int | None = 2) -> str:
         """The result as the text of one JSON document."""
         return self.model_dump_json(by_alias=True, indent=indent)
+
+
+UNSET = {"CUDA_DEVICE_MAX_CONNECTIONS": "8"}
+"""Variables that mean this where they are not set (CUDA C++ Programming Guide, CUDA Environment
+Variables)."""
+
+
+class Now(NamedTuple):
+    """What a job does."""
+
+    plan: Plan | None
+    """None: it is no configuration of these devices."""
+    problems: tuple[str, ...] = ()
+    """Why it cannot run."""
+    notes: tuple[str, ...] = ()
+    """What was assumed."""
+
+    @property
+    def seconds(self) -> float:
+        """Of a step; infinite: it cannot run."""
+        return math.inf if self.plan is None or self.problems else self.plan.step_time_s
+
+
+class WrittenFiles(NamedTuple):
+    """The files of a better plan."""
+
+    files: Mapping[str, str] = {}
+    """Texts by name; empty: they cannot say it."""
+    changes: tuple[Change, ...] = ()
+    """The difference, setting by setting."""
+    refused: tuple[str, ...] = ()
+    """Why there are no files, a sentence each."""
+    notes: tuple[str, ...] = ()
+    """What the launch needs besides them."""
+
+
+class RunningJob(Protocol):
+    """A job that runs today, as its files say it."""
+
+    @property
+    def target(self) -> str:
+        """A name of ``nest.frameworks.reader.TARGETS``."""
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """The file, and the line of its command."""
+
+    @property
+    def model(self) -> Model:
+        """What is trained."""
+
+    @property
+    def job(self) -> Job:
+        """How it is trained."""
+
+    @property
+    def cluster(self) -> Cluster:
+        """The devices."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was assumed, and what has no price."""
+
+    @property
+    def keeps(self) -> tuple[str, ...]:
+        """Names of what may be switched on, which the user may keep as it is."""
+
+    def now(self) -> Now:
+        """What it takes now."""
+
+    def spaces(
+        self, before: Plan | None, space: SearchSpace | None, keep: tuple[str, ...]
+    ) -> Iterable[tuple[Stack, SearchSpace]]:
+        """Where a plan is searched: ``space``, or by default everything.
+
+        The stack is the job's, with what its software can switch on and computes no number
+        otherwise.
+        """
+
+    def lacks(self, plan: Plan) -> tuple[str, ...]:
+        """Why its files cannot say a plan, a sentence each."""
+
+    def narrower(self, space: SearchSpace, plan: Plan) -> Iterable[SearchSpace]:
+        """Parts of a space to search where its best plan is one that the files cannot say."""
+
+    def written(self, before: Plan | None, plan: Plan) -> WrittenFiles:
+        """Its files with a better plan.
+
+        Raises
+        ------
+        KernelError : read again they do not have the step time of the plan.
+        """
+
+
+def priced(running: RunningJob, way: Configuration) -> Now:
+    """A configuration of a job, priced.
+
+    Raises
+    ------
+    InputError : it is none of its devices.
+    """
+    found = evaluate(running.model, running.cluster, running.job, way)
+    return Now(found, (*found.problems, *(one.sentence for one in found.not_runnable)))
+
+
+def with_overlap(
+    own: Stack, base: Stack, overlaps: Mapping[str, str], keep: Iterable[str]
+) -> Stack:
+    """A stack with overlap switched on as its software has it.
+
+    Parameters
+    ----------
+    own, base : the stack of a job, and that of the catalog which it is based on.
+    overlaps : fields of a stack by the names of settings that switch them on.
+    keep : names of those that stay as they are.
+    """
+    changes = {field: getattr(base, field) for name, field in overlaps.items()
+               if name not in keep and getattr(own, field) != getattr(base, field)}
+    return own.replace(**changes) if changes else own
+
+
+def unsearched(before: Plan | None, space: SearchSpace | None) -> list[SearchSpace]:
+    """The space asked for; if none is, also what the job does and no search tries by itself."""
+    bounds = [space or SearchSpace()]
+    if before is not None and space is None:
+        way, stage = before.configuration, before.configuration.stages[0]
+        if way.schedule == "combined":
+            bounds.append(SearchSpace(schedule=("combined",)))
+        if way.offload != "none":
+            bounds.append(SearchSpace(offload=(way.offload,)))
+        if {"mlp", "mla_up_proj", "shared_experts"} & {*stage.recompute_modules}:
+            bounds.append(SearchSpace(recompute_modules=("+".join(stage.recompute_modules),)))
+    return bounds
+
+
+def parts(
+    bounds: Iterable[SearchSpace], given: Iterable[Mapping[str, object]]
+) -> list[SearchSpace]:
+    """Each of several spaces, bounded in each of several ways, where it allows that.
+
+    Parameters
+    ----------
+    given : the ways: a value of a dimension, or a tuple of several, by its name.
+    """
+    given = [*given]
+    found = []
+    for space, more in product(bounds, given):
+        values = {name: [one for one in (value if isinstance(value, tuple) else (value,))
+                         if space.allows(name, one)] for name, value in more.items()}
+        if all(values.values()):
+            found.append(space.replace(**values))
+    return found

@@ -13,11 +13,9 @@ from nest.api import Planner
 from nest.errors import InfeasibleError, InputError, LimitError, NestError
 from nest.evaluation.plans import Plan
 from nest.frameworks.figures import figures
-from nest.frameworks.ignored import check_ignored, names_of, names_of_words
-from nest.frameworks.improvement import Change, Improvement
+from nest.frameworks.improvement import Change, Improvement, RunningJob, WrittenFiles
 from nest.frameworks.megatron.running import RunningScript
-from nest.frameworks.reader import opened
-from nest.frameworks.running import RunningJob, WrittenFiles
+from nest.frameworks.reader import check_ignored, names_of, names_of_words, opened
 from nest.frameworks.running_file import RunningFile
 from nest.frameworks.source import Stated
 from nest.inputs.arguments import need, takes

@@ -16,8 +16,8 @@ from typing import NamedTuple
 from nest.errors import InputError
 from nest.frameworks import fsdp2
 from nest.frameworks.deepspeed import read as deepspeed
-from nest.frameworks.megatron import write_bridge as bridge
-from nest.frameworks.ranks import Placed, devices_of
+from nest.frameworks.hosts import Placed, devices_of
+from nest.frameworks.megatron import bridge
 from nest.frameworks.text.shell import ShellCommand, ShellScript
 from nest.frameworks.torchtitan import write as torchtitan
 from nest.inputs.files import read_text

@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from nest.errors import InputError, did_you_mean
+from nest.frameworks import fsdp2, launches, maxtext
 from nest.frameworks import huggingface as trainer
-from nest.frameworks import launches
-from nest.frameworks import read_fsdp2 as fsdp2
-from nest.frameworks import read_maxtext as maxtext
 from nest.frameworks.deepspeed import read as deepspeed
-from nest.frameworks.ignored import check_ignored, names_of, names_of_words
+from nest.frameworks.formats import FORMATS
 from nest.frameworks.launches import LaunchedFile
 from nest.frameworks.megatron import bridge, translated
 from nest.frameworks.megatron import script as megatron_script
 from nest.frameworks.megatron.script import Reading
-from nest.frameworks.owners import owner_of, owners
-from nest.frameworks.source import FileDescription, Source, Stated
+from nest.frameworks.megatron.translated import settings_of
+from nest.frameworks.settings import arguments_of, flat, known
+from nest.frameworks.source import FileDescription, Source, Stated, among
+from nest.frameworks.text.python_text import dotted
 from nest.frameworks.text.shell import ShellScript
 from nest.frameworks.torchtitan import read as torchtitan
 from nest.inputs import load_model
 from nest.inputs.arguments import takes
 from nest.inputs.configuration import Configuration
-from nest.inputs.files import document_of, parse_text, read_text, yaml_text
+from nest.inputs.files import document_of, parse_text, read_description, read_text, yaml_text
 from nest.inputs.job import Job
 from nest.inputs.model import Model
 from nest.model import build_chain
@@ -313,3 +315,88 @@ def plain_model(model: Model) -> dict[str, object]:
     """Fields of a model that are not its defaults, as a file has them."""
     found = model.model_dump(mode="json", exclude_defaults=True)
     return found if load_model(found) == model else model.model_dump(mode="json")
+
+
+class FileOwner(NamedTuple):
+    """Software that a file belongs to."""
+
+    name: str
+    every: tuple[str, ...]
+    """Keys that are all there."""
+    some: tuple[str, ...]
+    """Keys of which one is there; empty: none is needed."""
+    target: str
+    """Its reader; empty: NEST has none."""
+    says: str
+    """What would do instead."""
+
+
+@cache
+def owners() -> tuple[FileOwner, ...]:
+    """The table, in its order."""
+    data = read_description(Path(__file__).with_name("owners.yaml"))
+    return tuple(FileOwner(name, tuple(one.get("all", ())), tuple(one.get("any", ())),
+                       one.get("target", ""), one.get("says", "")) for name, one in data.items())
+
+
+def owner_of(data: Mapping[Any, Any]) -> FileOwner | None:
+    """The first whose keys are there; None: no file that NEST knows."""
+    there_is = {str(key): value for key, value in data.items()}
+    names = [name.replace("-", "_") for name in (*there_is, *flat(there_is))]
+    wanted = {key for one in owners() for key in (*one.every, *one.some)}
+    parts = max(key.count(".") for key in wanted) + 1
+    begun = {".".join(name.split(".", parts)[:count])  # a file may have half a million names
+             for name in names for count in range(1, parts + 1)}
+    there = {key for key in wanted if key in begun or key.endswith("*") and
+             any(name.startswith(key[:-1]) for name in names)}
+    return next((one for one in owners() if there.issuperset(one.every)
+                 and (not one.some or there.intersection(one.some))), None)
+
+
+def check_ignored(ignored: Sequence[str], names: Iterable[str], where: str) -> None:
+    """Refuse a name that the file does not have: it is misspelt, and leaves nothing out.
+
+    Parameters
+    ----------
+    ignored : names, of a section too, or with a star at the end.
+    names : those of the file; :func:`names_of` or :func:`names_of_words`.
+    where : name of the file.
+
+    Raises
+    ------
+    InputError : with the nearest name.
+    """
+    there = dict.fromkeys(names)
+    for one in ignored:
+        if not any(among(name, (one,)) for name in there):
+            ends = {name.rpartition(".")[2]: name for name in reversed(there)}
+            near = ends.get(one, one)
+            raise InputError(
+                f"ignore: got {shorten(one)}; {did_you_mean(near, there)}allowed: names of "
+                f"settings, arguments or calls in {where}")
+
+
+def names_of(target: str, source: Source) -> list[str]:
+    """Settings of a file that was read and of its command line, and calls of a function."""
+    if target not in FORMATS:
+        return [name.replace("-", "_") for name in settings_of(source)]
+    found = [*FORMATS[target].read(source), *FORMATS[target].overrides(source)]
+    if target in ("torchtitan", "megatron-bridge"):
+        found += _calls(source)
+    if target == "deepspeed":
+        words = arguments_of(source.words, deepspeed.known_arguments())[0]
+        found += [*words, *(deepspeed.ALIASES.get(name, name) for name in words),
+                  *source.asked.settings]
+    return found
+
+
+def names_of_words(words: Sequence[str]) -> list[str]:
+    """Arguments of a command line of Megatron-LM, without hyphens."""
+    table = known()
+    found = arguments_of(words, table)[0]
+    return [*found, *(table.aliases[name][0][0] for name in found if name in table.aliases)]
+
+
+def _calls(source: Source) -> list[str]:
+    return [name for node in ast.walk(ast.parse(source.text)) if isinstance(node, ast.Call)
+            and (name := dotted(node.func))]

@@ -12,18 +12,12 @@ from typing import Any, NamedTuple, Self
 from nest.errors import InputError, UnsupportedError
 from nest.evaluation.evaluate import evaluate
 from nest.evaluation.plans import Plan
-from nest.frameworks.arguments import KnownArguments, Words, arguments_of
 from nest.frameworks.deepspeed.read import ALIASES, known_arguments
 from nest.frameworks.formats import FORMATS, BoundInputs, Format
-from nest.frameworks.improvement import Change
-from nest.frameworks.launches import launched
-from nest.frameworks.megatron import edit_script
-from nest.frameworks.megatron.flags import Flags, applied
-from nest.frameworks.megatron.script import SHOWING, Reading
-from nest.frameworks.ranks import Placed
-from nest.frameworks.reader import Opened, changed, read_file
-from nest.frameworks.running import (
+from nest.frameworks.hosts import Placed
+from nest.frameworks.improvement import (
     UNSET,
+    Change,
     Now,
     WrittenFiles,
     parts,
@@ -31,7 +25,12 @@ from nest.frameworks.running import (
     unsearched,
     with_overlap,
 )
-from nest.frameworks.settings import Plain
+from nest.frameworks.launches import launched
+from nest.frameworks.megatron import edit_script
+from nest.frameworks.megatron.flags import Flags, applied
+from nest.frameworks.megatron.script import SHOWING, Reading
+from nest.frameworks.reader import Opened, changed, read_file
+from nest.frameworks.settings import KnownArguments, Plain, Words, arguments_of
 from nest.frameworks.target import refuse
 from nest.frameworks.targets import TARGETS
 from nest.frameworks.text.edit_python import Code

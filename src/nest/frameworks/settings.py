@@ -1,15 +1,35 @@
-"""Settings of a target as a table: which figure of a plan each says, and in which words.
+"""The settings of training software, one table for each, read both ways.
 
-The table is read both ways: :func:`settings` writes the figures of a plan, :func:`figures_of` reads
-settings back as figures.
+:func:`settings` writes the figures of a plan by a table, :func:`figures_of` reads settings back as
+figures. A command line is read as arguments by name: how many words each takes, and which change
+no cost. Tables are YAML beside the software that they are of, with the source of each group:
+
+- ``sections``: settings that a plan decides, each with the figure that it says, or with the fields
+  of :class:`Setting`; ``flag: FIGURE``: it is there, as True, for one value of a figure (``for``;
+  default: true).
+- ``read``: others that are read; ``aliases``: arguments that others say, with their words where
+  these differ; ``defaults``: values of settings that are not there (``defaults_of``: those of
+  another table).
+- ``free``: no effect on the cost, by the reason. ``small``: no price, with what they change and by
+  how much, which is the text of a note. ``only``: values with no effect or with a price, others are
+  refused unless they are small too. ``within``: values that a small setting may have, others are
+  refused. All other settings are refused.
+
+A name stands for its section too, and one with a star for all names that begin so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+import re
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from nest.errors import InputError
 from nest.frameworks.figures import Figure, Figures
+from nest.inputs.files import read_description
+from nest.schedules.registry import named
 from nest.units import shorten
 
 Plain = dict[str, Any]
@@ -31,16 +51,30 @@ class Setting(NamedTuple):
     is a value that is written, too, where this is empty."""
     when: Mapping[str, tuple[Figure, ...]] = {}
     """Values that other figures must have, or it is left out."""
+    type: str = ""
+    """count: a whole number, at least 1; many: several words of a command line; flag: none."""
+
+
+def _setting(name: str, entry: Any) -> Setting:
+    """An entry of a table's ``sections``."""
+    if isinstance(entry, str):
+        return Setting(entry, name)
+    when = {figure: tuple(values) for figure, values in entry.get("when", {}).items()}
+    if "flag" in entry:
+        return flag(entry["flag"], name, entry.get("for", True), when)
+    unless = tuple(tuple(one) if isinstance(one, list) else one
+                   for one in entry.get("unless", (None,)))
+    words = named(entry["schedules"]) if "schedules" in entry else entry.get("words")
+    return Setting(entry["figure"], name, words, unless, when, entry.get("type", ""))
 
 
 def flag(
-    figure: str, name: str, words: Mapping[Any, bool] | None = None,
+    figure: str, name: str, value: Figure = True,
     when: Mapping[str, tuple[Figure, ...]] | None = None,
 ) -> Setting:
-    """A setting that is there, as True, for one value of a figure; default: for True."""
-    [value] = words or (True,)
+    """A setting that is there, as True, for one value of a figure."""
     absent: Figure = not value if isinstance(value, bool) else None
-    return Setting(figure, name, {value: True}, (absent,), when or {})
+    return Setting(figure, name, {value: True}, (absent,), when or {}, "flag")
 
 
 def settings(table: Iterable[Setting], given: Figures) -> Plain:
@@ -106,3 +140,169 @@ def words(given: Mapping[str, Any]) -> list[list[str]]:
     return [[f"--{name}"] if value is True else
             [f"--{name}", *map(str, value if isinstance(value, (list, tuple)) else (value,))]
             for name, value in given.items()]
+
+
+# ---------------------------------------------------------------- tables
+
+_FILES = {"megatron": "megatron/settings", "torchtitan": "torchtitan/settings",
+          "torchtitan-toml": "torchtitan/settings", "deepspeed": "deepspeed/settings",
+          "megatron-bridge": "megatron/bridge", "nemo": "megatron/translated",
+          "nanotron": "megatron/translated", "gpt-neox": "megatron/translated",
+          "trainer": "huggingface", "accelerate": "huggingface"}
+"""Files of tables, where they have other names than the software."""
+
+
+@cache
+def tables_of(target: str) -> Mapping[str, Any]:
+    """The table of some software, as its file has it."""
+    file = Path(__file__).parent / f"{_FILES.get(target, target)}.yaml"
+    data: dict[str, Any] = read_description(file)
+    if target == "megatron":
+        return data
+    own: dict[str, Any] = data[target]
+    base = own.get("defaults_of")
+    return own | ({"defaults": data[base]["defaults"]} if base else {})
+
+
+@cache
+def sections(target: str) -> Mapping[str, tuple[Setting, ...]]:
+    """Settings that a plan decides, by section."""
+    return {name: tuple(_setting(*entry) for entry in section.items())
+            for name, section in tables_of(target)["sections"].items()}
+
+
+class SoftwareSettings(NamedTuple):
+    """The settings of some software besides those that a plan decides."""
+
+    free: tuple[str, ...]
+    """Those that change no cost; a name that ends with a star stands for all that begin so."""
+    small: Mapping[tuple[str, ...], str]
+    """Those that have no price: what they change, and by how much."""
+    only: Mapping[str, tuple[Any, ...]]
+    """Values that have a price, or change no cost."""
+    within: Mapping[str, tuple[Any, ...]]
+    """Values that a setting of ``small`` may have."""
+    defaults: Mapping[str, Any]
+    """Values of settings that are not there."""
+
+
+@cache
+def software_settings(target: str) -> SoftwareSettings:
+    """The table of some software whose settings are in files."""
+    data = tables_of(target)
+    free = tuple(" ".join(data.get("free", {}).values()).split())
+    small = {tuple(names.split()): effect for names, effect in data.get("small", {}).items()}
+    only, within = ({name: tuple(values) for name, values in data.get(group, {}).items()}
+                    for group in ("only", "within"))
+    return SoftwareSettings(free, small, only, within, data.get("defaults", {}))
+
+
+Words = tuple[str, ...]
+_WHOLE = re.compile(r"[+-]?\d{1,18}")
+_REAL = re.compile(r"[+-]?(\d{1,30}\.?\d{0,30}|\.\d{1,30})([eE][+-]?\d{1,4})?")
+
+
+class KnownArguments(NamedTuple):
+    """The arguments of some software."""
+
+    takes: Mapping[str, str]
+    """Words that each takes: flag, one or many; plain, if it is written NAME=VALUE without hyphens.
+    """
+    free: frozenset[str]
+    """Those that change no cost."""
+    small: frozenset[str]
+    """Those that have no price."""
+    elsewhere: frozenset[str] = frozenset()
+    """Those of other versions and forks that change no cost."""
+    effects: Mapping[str, str] = {}
+    """What those without a price change, and by how much."""
+    read: frozenset[str] = frozenset()
+    """Those that are read."""
+    only: Mapping[str, tuple[Any, ...]] = {}
+    """Values that have a price."""
+    aliases: Mapping[str, tuple[tuple[str, Words], ...]] = {}
+    """Arguments that others say, with their words where these differ."""
+
+
+@cache
+def known() -> KnownArguments:
+    """The arguments of Megatron-LM."""
+    data = tables_of("megatron")
+    groups = {name: {one: arity for arity, names in data[name].items() for one in names.split()}
+              for name in ("free", "elsewhere", "read", "other")}
+    effects = {one: effect for effect, group in data["small"].items() for names in group.values()
+               for one in names.split()}
+    small = {one: arity for group in data["small"].values() for arity, names in group.items()
+             for one in names.split()}
+    decided = {one.name: one.type if one.type in ("flag", "many") else "one"
+               for section in sections("megatron").values() for one in section}
+    return KnownArguments(
+        {**decided, **small, **{one: arity for group in groups.values()
+                                for one, arity in group.items()}},
+        frozenset(groups["free"]), frozenset(effects), frozenset(groups["elsewhere"]), effects,
+        frozenset((*decided, *groups["read"])),
+        {name: tuple(values) for name, values in data["only"].items()},
+        {name: tuple((first, tuple(words)) for first, *words in map(str.split, others))
+         for name, others in data["aliases"].items()})
+
+
+def arguments_of(words: Sequence[str], table: KnownArguments) -> tuple[dict[str, Words], list[str]]:
+    """Words of each argument by its name without hyphens; the last one of a name counts.
+
+    Returns
+    -------
+    The arguments, and words that belong to none.
+    """
+    found: dict[str, Words] = {}
+    stray: list[str] = []
+    at = 0
+    while at < len(words):
+        word = words[at]
+        at += 1
+        if not word.startswith("--"):
+            name, _, value = word.lstrip("+").partition("=")
+            if table.takes.get(name) == "plain":
+                found[name] = (value,)
+            else:
+                stray.append(word)
+            continue
+        name, equals, value = word[2:].partition("=")
+        arity = table.takes.get(name, "many")
+        if equals:
+            found[name] = (value,)
+            continue
+        end = at
+        most = {"flag": 0, "one": 1}.get(arity, len(words))
+        while end < len(words) and end - at < most and not words[end].startswith("--"):
+            end += 1
+        found[name] = tuple(words[at:end])
+        at = end
+    return found, stray
+
+
+def plain(name: str, words: Words, arity: str) -> Any:
+    """The value of an argument: True of a flag, a number, a text, or a tuple of texts.
+
+    Raises
+    ------
+    InputError : no value, or a number of more digits than allowed.
+    """
+    if arity == "flag":
+        return True
+    if arity == "many":
+        return words
+    if not words:
+        raise InputError(f"--{name}: got no value; allowed: one")
+    return number_or_text(words[0])
+
+
+def number_or_text(word: str) -> int | float | str:
+    """A word as the number that it is, or as it stands."""
+    if _WHOLE.fullmatch(word):
+        return int(word)
+    return float(word) if _REAL.fullmatch(word) else word
+
+
+def listed(names: Iterable[str]) -> str:
+    """Arguments in a sentence."""
+    return ", ".join(f"--{name}" for name in names)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from nest.errors import InputError, did_you_mean
-from nest.frameworks.ranks import Placed
-from nest.frameworks.settings import Plain, Setting, figures_of
+from nest.frameworks.hosts import Placed
+from nest.frameworks.settings import Plain, Setting, figures_of, software_settings
 from nest.frameworks.text.python_text import PythonCall, UnknownValue
 from nest.inputs import load_model
-from nest.inputs.files import read_description
 from nest.inputs.model import Model
 from nest.units import shorten
 
@@ -69,34 +66,6 @@ class FileDescription(NamedTuple):
     """What was assumed or has no price."""
 
 
-class SoftwareSettings(NamedTuple):
-    """The settings of some software besides those of the tables."""
-
-    free: tuple[str, ...]
-    """Those that change no cost; a name that ends with a star stands for all that begin so."""
-    small: Mapping[tuple[str, ...], str]
-    """Those that have no price: what they change, and by how much."""
-    only: Mapping[str, tuple[Any, ...]]
-    """Values that have a price, or change no cost."""
-    within: Mapping[str, tuple[Any, ...]]
-    """Values that a setting of ``small`` may have."""
-    defaults: Mapping[str, Any]
-    """Values of settings that are not there."""
-
-
-@cache
-def known(target: str) -> SoftwareSettings:
-    """A table of `settings.yaml`."""
-    tables = read_description(Path(__file__).with_name("settings.yaml"))
-    data = tables[target]
-    free = tuple(" ".join(data.get("free", {}).values()).split())
-    small = {tuple(names.split()): effect for names, effect in data.get("small", {}).items()}
-    only, within = ({name: tuple(values) for name, values in data.get(group, {}).items()}
-                    for group in ("only", "within"))
-    return SoftwareSettings(free, small, only, within,
-                    tables[data.get("defaults_of", target)].get("defaults", {}))
-
-
 def understood(
     found: Mapping[str, Any], tables: Iterable[Setting], target: str, source: Source,
     notes: list[str], more: Sequence[str] = (),
@@ -113,7 +82,7 @@ def understood(
     ------
     InputError : settings that may change the cost and are not understood.
     """
-    table, where = known(target), source.where
+    table, where = software_settings(target), source.where
     wanted = {*(one.name for one in tables), *more}
     given: Plain = {}
     seen: dict[str, list[str]] = {"ignored": [], "no effect on the cost": []}
@@ -171,26 +140,21 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def figures_in(
-    tables: Iterable[Setting], given: Mapping[str, Any], source: Source,
-    counts: Iterable[str] = (),
+    tables: Iterable[Setting], given: Mapping[str, Any], source: Source
 ) -> dict[str, Any]:
     """Figures that settings say.
-
-    Parameters
-    ----------
-    counts : figures that are whole numbers, at least 1.
 
     Raises
     ------
     InputError : values that settings do not have.
     """
-    tables, counts = [*tables], {*counts}
+    tables = [*tables]
     flags = {one.name for one in tables if one.words and {*one.words.values()} == {True}}
     given = {name: value for name, value in given.items()
              if not (value is False and name in flags)}
     for one in tables:
         value = given.get(one.name)
-        if one.figure in counts and one.words is None and one.name in given and not (
+        if one.type == "count" and one.name in given and not (
                 type(value) is int and 1 <= value <= LARGEST):
             raise InputError(f"{source.where}: {one.name}: got {shorten(value)}; allowed: a whole "
                              f"number, 1 to {LARGEST}")
@@ -203,7 +167,7 @@ def figures_in(
         raise InputError(f"{source.where}: {error}") from None
 
 
-def model_of(source: Source, named: str | None, what: str) -> Model:
+def named_model(source: Source, named: str | None, what: str) -> Model:
     """The model that the user names, or a file by a name of the catalog.
 
     Raises

@@ -1,18 +1,25 @@
-"""What each target says of itself, why a plan is refused, and a script with its lists of places."""
+"""What each target says of itself, why a plan is refused, and the files that it is written as.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import attrgetter
 from typing import NamedTuple
 
-from nest.errors import UnsupportedError
+from nest.errors import InputError, OutputError, UnsupportedError
 from nest.evaluation.plans import Plan
 from nest.evaluation.ranks import Rank
 from nest.frameworks.hosts import RankPlaces
-from nest.frameworks.script import LaunchScript, places_files, script_text
+from nest.frameworks.launchers import LaunchScript, places_files, script_text
+from nest.inputs import load_model
 from nest.inputs.model import Model
-from nest.units import format_seconds
+from nest.inputs.sources import CATALOG
+from nest.units import format_seconds, shorten
 
 Files = dict[str, str]
 LAUNCH = "launch.sh"
@@ -114,3 +121,78 @@ def written(given: Sheet, script: LaunchScript, files: Files) -> Files:
     """A script, what it hands to the program, and the lists of its places."""
     return {LAUNCH: script_text(script, given.places, given.launcher), **files,
             **places_files(given.places, given.title, given.launcher, script.variables)}
+
+
+def catalog_name(model: Model) -> str:
+    """The name of a model of the catalog; empty: it is none, or was changed."""
+    try:
+        kept = load_model(model.name, sources=CATALOG)
+    except InputError:
+        return ""
+    return model.name if kept == model else ""
+
+
+def plain_lines(*lines: str) -> list[str]:
+    """Lines that a docstring can hold: a name of a model may hold quotes and backslashes."""
+    return [json.dumps(line)[1:-1].replace('\\"', "'") for line in lines]
+
+
+def check_folder(folder: str, force: bool) -> None:
+    """Refuse a folder that cannot be written or holds files, before any work is done for it.
+
+    Raises
+    ------
+    InputError : no name, a file, a folder that is not empty (without ``force``), or no folder to
+        make it in.
+    """
+    shown = shorten(folder, 300)[1:-1]
+    try:
+        if not folder or "\0" in folder or (os.path.lexists(folder) and not os.path.isdir(folder)):
+            raise InputError(f"output: got {shorten(folder, 300)}; allowed: a folder, created if "
+                             "missing")
+        if not os.path.isdir(folder):
+            above = os.path.dirname(os.path.abspath(folder))
+            if not os.path.isdir(above):
+                raise InputError(f"output: {shown} cannot be created (no folder {above})")
+        elif os.listdir(folder) and not force:
+            raise InputError(f"output: {shown} is not empty; allowed: a new or an empty folder, or "
+                             "--force, which replaces files of the same names")
+    except OSError as error:
+        raise OutputError(f"{shown}: cannot be read ({error.strerror or error})") from None
+
+
+def write_folder(folder: str, files: Mapping[str, str | bytes], force: bool = False) -> None:
+    """Write files by name; a new folder appears with all of them, or not at all.
+
+    In a folder that has files, all are written beside their places first, and then moved there.
+
+    Raises
+    ------
+    InputError : as :func:`check_folder`.
+    OutputError : the disk is full, or the folder must not be changed.
+    """
+    check_folder(folder, force)
+    target, draft = os.path.realpath(folder), ""
+    inside = os.path.isdir(target)
+    try:
+        draft = tempfile.mkdtemp(prefix=".nest-", dir=target if inside else os.path.dirname(target))
+        for name, text in files.items():
+            with open(os.path.join(draft, name), "wb") as stream:
+                stream.write(text.encode() if isinstance(text, str) else text)
+        if inside:
+            for name in files:
+                os.replace(os.path.join(draft, name), os.path.join(target, name))
+        else:
+            os.chmod(draft, 0o777 & ~_umask())
+            os.rename(draft, target)
+    except OSError as error:
+        shown = shorten(folder, 300)[1:-1]
+        raise OutputError(f"{shown}: cannot be written ({error.strerror or error})") from None
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

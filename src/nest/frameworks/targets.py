@@ -12,10 +12,9 @@ from nest.evaluation.ranks import Rank
 from nest.frameworks import fsdp2, maxtext
 from nest.frameworks.deepspeed import write as deepspeed
 from nest.frameworks.hosts import per_node, places
-from nest.frameworks.launchers import DEFAULT, LAUNCHERS
+from nest.frameworks.launchers import DEFAULT, LAUNCHERS, LaunchScript
+from nest.frameworks.megatron import bridge
 from nest.frameworks.megatron import write as megatron
-from nest.frameworks.megatron import write_bridge as bridge
-from nest.frameworks.script import LaunchScript
 from nest.frameworks.target import Files, Sheet, Target, model_of, refuse, sheet, written
 from nest.frameworks.torchtitan import write as torchtitan
 from nest.inputs.arguments import need, need_count, takes

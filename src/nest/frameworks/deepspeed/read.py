@@ -12,18 +12,17 @@ from itertools import accumulate
 from typing import Any
 
 from nest.errors import InputError, did_you_mean
-from nest.frameworks import arguments
-from nest.frameworks.arguments import arguments_of, plain
+from nest.frameworks import settings as arguments
 from nest.frameworks.deepspeed.write import ARGUMENTS, JSON, MODEL, TRAINING
-from nest.frameworks.division import Division, Span, configuration, job
-from nest.frameworks.settings import Plain, Setting, flat
+from nest.frameworks.figures import Division, Span, configuration, job
+from nest.frameworks.settings import Plain, Setting, arguments_of, flat, known, plain
 from nest.frameworks.source import (
     MOST_PROBLEMS,
     FileDescription,
     Source,
     divided,
     figures_in,
-    model_of,
+    named_model,
     said,
     understood,
     unread,
@@ -38,9 +37,6 @@ from nest.model import Chain, build_chain
 from nest.schedules.registry import chunks_at, is_folded
 from nest.units import shorten
 
-COUNTS = ("global_batch", "micro_batch", "micro_batches", "tp", "pp", "cp", "ep", "dp", "seq_len",
-          "model.layers", "model.hidden", "model.heads", "kv_groups", "kv_channels", "model.ffn",
-          "positions", "moe.experts", "moe.top_k", "moe.every", "recompute_layers")
 TABLES = (*ARGUMENTS, *MODEL, *TRAINING)
 ALIASES = {"checkpoint-activations": "deepspeed-activation-checkpointing",
            "use-flash-attn": "use-flash-attn-v2", "use-flash-attn-v1": "use-flash-attn-v2"}
@@ -252,7 +248,7 @@ def _whole(value: object) -> object:
 def known_arguments() -> arguments.KnownArguments:
     """Arguments of Megatron-DeepSpeed: those of Megatron-LM and its own."""
     flags = {one.name for one in TABLES if one.words is not None and True in one.words.values()}
-    table = arguments.known("megatron/flags")
+    table = known()
     return table._replace(takes={
         **table.takes, **{one.name: "flag" if one.name in flags else "one" for one in TABLES}})
 
@@ -333,7 +329,7 @@ def _said(table: tuple[Setting, ...], given: Plain, source: Source) -> dict[str,
     there = tuple(one._replace(unless=(None,)) for one in table
                   if given.get(one.name, False) is not False or one.words is None)
     there = tuple(one for one in there if one.name in given)
-    return figures_in(there, given, source, COUNTS)
+    return figures_in(there, given, source)
 
 
 def _batches(f: Mapping[str, Any], source: Source) -> tuple[int, int, int]:
@@ -468,7 +464,7 @@ def _offload(f: Mapping[str, Any], source: Source) -> str:
 def _model(f: Mapping[str, Any], source: Source, megatron: bool) -> Model:
     """The model of Megatron-DeepSpeed's arguments, or the one that the user names."""
     if not megatron or source.asked.model is not None:
-        return model_of(source, None, "DeepSpeed's JSON does not describe the model")
+        return named_model(source, None, "DeepSpeed's JSON does not describe the model")
     lacking = [one.name for one in MODEL if one.figure in ("model.hidden", "model.heads", "seq_len")
                and one.figure not in f]
     if lacking:

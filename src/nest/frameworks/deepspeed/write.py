@@ -20,8 +20,8 @@ from collections.abc import Iterator, Mapping
 
 from nest.evaluation.plans import Plan
 from nest.frameworks.figures import Figures, figures, model_figures
-from nest.frameworks.script import LaunchScript
-from nest.frameworks.settings import Setting, flag, nested, settings, words
+from nest.frameworks.launchers import LaunchScript
+from nest.frameworks.settings import Setting, nested, sections, settings, words
 from nest.frameworks.target import Files, Sheet, Target, model_of, stage_by_stage, written
 from nest.model import build_chain
 from nest.schedules.registry import is_folded
@@ -32,98 +32,8 @@ MEGATRON = "Megatron-DeepSpeed"
 """Software whose own program is launched."""
 CONFIG = "ds_config.json"
 
-JSON = (
-    Setting("global_batch", "train_batch_size"),
-    Setting("micro_batch", "train_micro_batch_size_per_gpu"),
-    Setting("micro_batches", "gradient_accumulation_steps"),
-    Setting("precision", "bf16.enabled", {"bf16": True}, unless=("fp32",)),
-    Setting("precision", "fp16.enabled", {"fp16": True}, unless=("fp32",)),
-    Setting("gradients", "data_types.grad_accum_dtype", when={"zero": (1, 2, 3)}),
-    Setting("gradients", "communication_data_type", when={"zero": (1, 2, 3)}),
-    # Comes before the other with sequence parallelism, where it is fp32 by default
-    # (deepspeed/runtime/engine.py:2182, deepspeed/runtime/constants.py:236).
-    Setting("gradients", "seq_parallel_communication_data_type", when={"ulysses": (True,)}),
-    flag("untested", "zero_allow_untested_optimizer"),
-    Setting("zero", "zero_optimization.stage"),
-    # Gathered parameters are freed behind the forward pass, and gathered again: so are they priced.
-    Setting("reshard", "zero_optimization.stage3_max_reuse_distance", {True: 0, False: 10**12},
-            when={"zero": (3,)}),
-    Setting("overlap", "zero_optimization.overlap_comm", when={"zero": (1, 2, 3)}),
-    Setting("offload_optimizer", "zero_optimization.offload_optimizer.ratio", unless=(0.0,)),
-    Setting("offloads", "zero_optimization.offload_optimizer.device", {True: "cpu"},
-            unless=(False,)),
-    Setting("offloads", "zero_optimization.offload_optimizer.pin_memory", {True: True},
-            unless=(False,)),
-    Setting("pp", "pipeline.stages", unless=(1,)),
-    Setting("recompute", "pipeline.activation_checkpoint_interval", {"full": 1, "none": 0},
-            when={"pipeline": (True,)}),
-    Setting("scattered", "pipeline.pipe_partitioned", when={"pipeline": (True,)}),
-    Setting("scattered", "pipeline.grad_partitioned", when={"pipeline": (True,)}),
-    Setting("tp", "tensor_parallel.autotp_size", unless=(1,),
-            when={"pipeline": (False,), "megatron": (False,)}),
-    Setting("cp", "sequence_parallel_size", unless=(1,), when={"megatron": (False,)}),
-    Setting("dp", "data_parallel_size", when={"ulysses": (True,), "megatron": (False,)}),
-)
-"""Settings of the JSON. Where a plan has no pipeline, DeepSpeed divides products by itself
-(``autotp_size``); its pipelines leave that to the program. A program that divides them gives
-``deepspeed.initialize`` its groups (``mpu``)."""
-
-ARGUMENTS = (
-    Setting("tp", "tensor-model-parallel-size"),
-    Setting("pp", "pipeline-model-parallel-size"),
-    flag("pipeline", "no-pipeline-parallel", {False: True}),
-    Setting("cp", "ds-sequence-parallel-size", unless=(1,)),
-    Setting("ep", "moe-expert-parallel-size", unless=(1,)),
-    flag("expert_tp", "enable-expert-tensor-parallelism"),
-    flag("recompute", "deepspeed-activation-checkpointing", {"full": True},
-         when={"pipeline": (False,)}),
-    Setting("schedule", "pipeline-schedule", unless=("1f1b",), when={"megatron": (False,)}),
-    flag("schedule", "enable-zbh1-pipeline", {"zb1p": True}, when={"megatron": (True,)}),
-    Setting("partition", "partition-method", when={"pipeline": (True,), "megatron": (False,)}),
-)
-"""What the JSON does not say, as arguments."""
-
-MODEL = (
-    Setting("model.layers", "num-layers"),
-    Setting("model.hidden", "hidden-size"),
-    Setting("model.heads", "num-attention-heads"),
-    Setting("kv_groups", "num-key-value-heads"),
-    Setting("kv_channels", "kv-channels"),
-    Setting("model.ffn", "ffn-hidden-size"),
-    Setting("seq_len", "seq-length"),
-    Setting("positions", "max-position-embeddings"),
-    flag("model.rotary", "use-rotary-position-embeddings"),
-    Setting("model.norm", "normalization", unless=("layernorm",)),
-    flag("model.gated", "swiglu"),
-    flag("model.bias", "disable-bias-linear", {False: True}),
-    flag("model.tied_embeddings", "untie-embeddings-and-output-weights", {False: True}),
-    Setting("moe.experts", "num-experts"),
-    Setting("moe.top_k", "topk"),
-    Setting("moe.every", "expert-interval"),
-    flag("moe.plain", "disable-moe-token-dropping"),
-    Setting("no_dropout", "attention-dropout"),
-    Setting("no_dropout", "hidden-dropout"),
-)
-"""Arguments that describe the model to Megatron-DeepSpeed."""
-
-TRAINING = (
-    Setting("micro_batch", "micro-batch-size"),
-    Setting("global_batch", "global-batch-size"),
-    flag("precision", "bf16", {"bf16": True}),
-    flag("precision", "fp16", {"fp16": True}),
-    Setting("zero", "zero-stage"),
-    flag("sp", "sequence-parallel"),
-    Setting("recompute", "recompute-granularity", {"full": "full", "selective": "selective"},
-            unless=("none",)),
-    Setting("recompute_method", "recompute-method"),
-    Setting("recompute_layers", "recompute-num-layers"),
-    flag("flash", "use-flash-attn-v2"),
-    flag("offloads", "cpu-optimizer"),
-    Setting("optimizer", "optimizer", {"adam": "adam", "sgd-momentum": "sgd", "sgd": "sgd"}),
-    Setting("momentum", "sgd-momentum"),
-)
-"""Arguments that Megatron-DeepSpeed asks for beside the JSON, which says the same."""
-
+JSON, ARGUMENTS, MODEL, TRAINING = (
+    sections("deepspeed")[name] for name in ("json", "parallel", "model", "training"))
 _PLAIN = {"kind": "decoder", "relative_positions": 0, "token_types": 0, "layer_norms": 2,
           "final_norm": True, "embedding_norm": False, "head_transform": False, "head_bias": False,
           "pooler": False, "vision": None, "chunked": False, "recurrence": None, "layer_types": (),

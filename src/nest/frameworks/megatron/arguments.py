@@ -6,93 +6,22 @@ line.
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping, Sequence
-from typing import Any, get_args
+from typing import Any
 
 from nest.errors import InputError, did_you_mean
-from nest.frameworks.arguments import Words, arguments_of, known, listed, plain
-from nest.frameworks.megatron.table import RECIPES, SECTIONS, SHARDED
-from nest.frameworks.settings import figures_of
+from nest.frameworks.megatron.write import SECTIONS
+from nest.frameworks.settings import arguments_of, figures_of, known, listed, plain
 from nest.frameworks.source import LEFT_OUT, MOST_PROBLEMS, unread
-from nest.inputs.space import CpComm
 from nest.units import shorten
 
 Figures = dict[str, Any]
-TABLE = "megatron/flags"
-
-ALIASES: Mapping[str, tuple[str, Words]] = {
-    "batch-size": ("micro-batch-size", ()),
-    "encoder-seq-length": ("seq-length", ()),
-    "model-parallel-size": ("tensor-model-parallel-size", ()),
-    "encoder-num-layers": ("num-layers", ()),
-    "use-rotary-position-embeddings": ("position-embedding-type", ("rope",)),  # line 990
-    "quick-geglu": ("swiglu", ()),
-    "recompute-activations": ("recompute-granularity", ("selective",)),  # line 430
-    "checkpoint-activations": ("recompute-granularity", ("full",)),
-    "moe-enable-deepep": ("moe-token-dispatcher-type", ("flex",)),
-    "activations-checkpoint-granularity": ("recompute-granularity", ()),
-    "activations-checkpoint-num-layers": ("recompute-num-layers", ()),
-    "activations-checkpoint-method": ("recompute-method", ()),
-    "checkpoint-num-layers": ("recompute-num-layers", ()),
-    "pad-vocab-size-to": ("padded-vocab-size", ()),
-}
-"""Arguments that another one says; with its words where these differ."""
-MORE: Mapping[str, tuple[str, Words]] = {
-    "moe-enable-deepep": ("moe-flex-dispatcher-backend", ("deepep",)),
-    # Of NVIDIA/Megatron-LM@v2.5 on, megatron/arguments.py, where it switched recompute on.
-    "activations-checkpoint-method": ("recompute-granularity", ("full",))}
-"""What such an argument says besides."""
-
 LOSSES = "moe-router-load-balancing-type"
 """One for all layers, or several that are added."""
-READ = (
-    "attention-backend", "vocab-file", "vocab-size", "padded-vocab-size", "tokenizer-type",
-    "tokenizer-model", "vocab-extra-ids", "num-layers-per-virtual-pipeline-stage",
-    "num-virtual-stages-per-pipeline-rank", "decoder-first-pipeline-num-layers",
-    "decoder-last-pipeline-num-layers", "account-for-embedding-in-pipeline-split",
-    "account-for-loss-in-pipeline-split", "softmax-type", "qk-l2-norm", "attention-output-gate",
-    "activation-func-clamp-value", "cuda-graph-impl", "cuda-graph-scope", "enable-cuda-graph",
-    "external-cuda-graph", "use-flash-attn", "moe-layer-recompute",
-    "experimental-attention-variant", "dsa-indexer-n-heads", "dsa-indexer-head-dim",
-    "dsa-indexer-topk", "dsa-indexer-loss-coeff", "dsa-indexer-use-sparse-loss",
-    "attention-head-type", "outer-dp-sharding-strategy", "main-grads-dtype", "main-params-dtype",
-    "exp-avg-dtype", "exp-avg-sq-dtype", "position-embedding-type", "fp4-recipe",
-    "muon-tp-mode", "muon-num-ns-steps", "muon-fp32-matmul-prec", "muon-momentum",
-    "muon-use-nesterov", "muon-scale-mode", "muon-extra-scale-factor", "muon-no-split-qkv",
-    "transformer-impl", "distributed-backend", "rerun-mode", LOSSES)
-"""Arguments besides those of the tables that are read."""
-ONLY: Mapping[str, tuple[object, ...]] = {
-    "outer-dp-sharding-strategy": ("no_shard",), "experimental-attention-variant": ("dsa",),
-    "main-grads-dtype": ("fp32", "bf16"), "attention-head-type": ("multihead", "multiquery"),
-    "main-params-dtype": ("fp32",), "exp-avg-dtype": ("fp32",), "exp-avg-sq-dtype": ("fp32",),
-    "position-embedding-type": ("rope", "mrope", "learned_absolute", "none"),
-    "attention-backend": ("auto", "flash", "fused", "unfused", "local"),
-    "transformer-impl": ("transformer_engine", "local"),
-    "optimizer": ("adam", "sgd", "muon", "dist_muon"), "muon-tp-mode": ("blockwise",),
-    "muon-num-ns-steps": (5,), "muon-fp32-matmul-prec": ("medium",),
-    "softmax-type": ("vanilla", "learnable"),
-    "fp8-recipe": (*RECIPES.values(),), "fp4-recipe": ("nvfp4",),
-    "recompute-granularity": ("full", "selective"), "normalization": ("RMSNorm", "LayerNorm"),
-    "data-parallel-sharding-strategy": SHARDED, "cp-comm-type": get_args(CpComm),
-    "moe-token-dispatcher-type": ("alltoall", "allgather", "flex"),
-    "moe-flex-dispatcher-backend": ("deepep", "hybridep"),
-    "recompute-method": ("uniform", "block"), "distributed-backend": ("nccl",),
-    # megatron/core/rerun_state_machine.py:342: other modes run each step twice.
-    "rerun-mode": ("disabled", "validate_results"),
-    # megatron/core/transformer/moe/moe_utils.py:185: sinkhorn repeats until it converges.
-    LOSSES: ("aux_loss", "seq_aux_loss", "global_aux_loss", "none"),
-}
-"""Values that have a price."""
 CHECKPOINT = ("use-checkpoint-args", "use-mp-args-from-checkpoint-args")
 FROM_CHECKPOINT = ("arguments of the checkpoint replace those of the script; read the command line "
                    "that made the checkpoint, or the arguments that its log prints")
-COUNTS = frozenset((
-    "layers", "hidden", "heads", "ffn", "seq_len", "max_positions", "mtp_layers", "kv_rank",
-    "nope_dim", "rope_dim", "value_dim", "q_rank", "head_dim", "kv_heads", "experts", "top_k",
-    "expert_ffn", "shared_ffn", "router_groups", "group_limit", "tp", "pp", "cp", "ep", "etp",
-    "group", "instances", "recompute_layers", "offload_layers", "micro_batch", "global_batch"))
-"""Figures that are whole numbers."""
-
 
 def values_of(words: Sequence[str], ignored: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     """Values of the arguments that matter, and notes on those that have no price.
@@ -101,21 +30,19 @@ def values_of(words: Sequence[str], ignored: Sequence[str]) -> tuple[dict[str, A
     ------
     InputError : arguments that may change the cost and are not read, or values without a price.
     """
-    table = known(TABLE)
+    table = known()
     found, stray = arguments_of(words, table)
-    for name, (target, value) in ALIASES.items():
+    for name, instead in table.aliases.items():
         if name in found:
             own = found.pop(name)
-            found.setdefault(target, value or own)
-            if name in MORE:
-                found.setdefault(*MORE[name])
+            for target, value in instead:
+                found.setdefault(target, value or own)
     if found.get("transformer-impl") == ("local",):  # gpt_builders.py:47
         found["attention-backend"] = ("local",)
     found = {name: value for name, value in found.items() if name not in ignored}
     small = [name for name in found if name in table.small]
-    wanted = {one.name for each in SECTIONS.values() for one in each} | {*READ}
     costless = table.small | table.free | table.elsewhere
-    strange = [name for name in found if name not in wanted | costless]
+    strange = [name for name in found if name not in table.read | costless]
     problems = [
         f"--{name}: {FROM_CHECKPOINT}" if name in CHECKPOINT else
         f"--{unread(name)}" if name in table.takes else
@@ -124,13 +51,13 @@ def values_of(words: Sequence[str], ignored: Sequence[str]) -> tuple[dict[str, A
     if (more := len(strange) - MOST_PROBLEMS) > 0:
         problems.append(f"and {more} more")
     given = {name: plain(name, value, table.takes.get(name, "one"))
-             for name, value in found.items() if name in wanted and name not in costless}
+             for name, value in found.items() if name in table.read and name not in costless}
     given = {name: value[0] if isinstance(value, tuple) and len(value) == 1
              and name not in ("recompute-modules", "offload-modules") else value
              for name, value in given.items()}
     problems += [f"--{name}: got {shorten(given[name])}; allowed: {', '.join(map(str, allowed))}"
-                 for name, allowed in ONLY.items()
-                 if name in given and not _priced(name, given[name])]
+                 for name, allowed in table.only.items()
+                 if name in given and not _priced(name, given[name], allowed)]
     if stray:
         problems.append(f"got {shorten(stray[0])}, which belongs to no argument")
     if problems:
@@ -146,10 +73,10 @@ def values_of(words: Sequence[str], ignored: Sequence[str]) -> tuple[dict[str, A
     return given, notes
 
 
-def _priced(name: str, value: Any) -> bool:
+def _priced(name: str, value: Any, allowed: tuple[Any, ...]) -> bool:
     """Whether a value has a price; of several that are added, all of them."""
     each = value if name == LOSSES and isinstance(value, tuple) else (value,)
-    return all(one in ONLY[name] for one in each)
+    return all(one in allowed for one in each)
 
 
 def figures_given(given: Mapping[str, Any]) -> Figures:
@@ -173,6 +100,67 @@ def figures_given(given: Mapping[str, Any]) -> Figures:
                 0 <= value <= 10**12) and one.figure != "capacity":
             raise InputError(f"--{one.name}: got {shorten(value)}; allowed: 0 to 10**12")
         if one.words is None and one.name in given and isinstance(value, str) and (
-                one.figure in COUNTS):
+                one.type == "count"):
             raise InputError(f"--{one.name}: got {shorten(value)}; allowed: a whole number")
     return found
+
+
+MOST = 10**4
+"""Layers."""
+
+
+def layer_pattern(value: object, layers: int, name: str, *, last_full: bool = False) -> list[int]:
+    """0 or 1 for each layer.
+
+    Parameters
+    ----------
+    value : a whole number N, or the text of an expression.
+    last_full : what N means: of N layers the last is 0 and the others are 1; else the first is 1
+        and the others are 0. Source: NVIDIA/Megatron-LM@core_v0.16.1, line 583 of
+        GPT's layer specifications (experts), and is_layer_window_attention (windows).
+
+    Raises
+    ------
+    InputError : no such value, or not one for each layer.
+    """
+    if isinstance(value, int):
+        if value < 1:
+            raise InputError(f"--{name}: got {shorten(value)}; allowed: at least 1")
+        if last_full:
+            return [int((n + 1) % value != 0) for n in range(layers)]
+        return [int(n % value == 0) for n in range(layers)]
+    found: object = None
+    if isinstance(value, str) and len(value) <= 10**5:
+        try:
+            found = _evaluated(ast.parse(value.strip(), mode="eval").body, 0)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            found = None
+    if not isinstance(found, list) or not all(one in (0, 1) for one in found):
+        raise InputError(f"--{name}: got {shorten(value)}; allowed: a whole number, or a list of 0 "
+                         "and 1 such as ([0]*3+[1]*58)")
+    if len(found) != layers:
+        raise InputError(f"--{name}: got {len(found)} entries; allowed: {layers}, one for each "
+                         "layer")
+    return found
+
+
+def _evaluated(node: ast.expr, depth: int) -> list[int] | int:
+    if depth > 50:
+        raise ValueError
+    if isinstance(node, ast.Constant) and type(node.value) is int and abs(node.value) <= MOST:
+        return node.value
+    if isinstance(node, ast.List):
+        found = [_evaluated(each, depth + 1) for each in node.elts]
+        if all(isinstance(each, int) for each in found):
+            return found  # type: ignore[return-value]
+    if isinstance(node, ast.BinOp):
+        left, right = _evaluated(node.left, depth + 1), _evaluated(node.right, depth + 1)
+        if isinstance(node.op, ast.Add) and isinstance(left, list) and isinstance(right, list):
+            if len(left) + len(right) <= MOST:
+                return left + right
+        elif isinstance(node.op, ast.Mult) and isinstance(left, list) != isinstance(right, list):
+            items, times = (left, right) if isinstance(left, list) else (right, left)
+            assert isinstance(items, list) and isinstance(times, int)
+            if times >= 0 and len(items) * times <= MOST:
+                return items * times
+    raise ValueError

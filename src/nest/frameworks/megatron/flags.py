@@ -7,17 +7,15 @@ from typing import NamedTuple
 
 from nest.errors import UnsupportedError
 from nest.evaluation.plans import Plan
-from nest.frameworks.arguments import Words
 from nest.frameworks.megatron import write as megatron
-from nest.frameworks.megatron.arguments import ALIASES
-from nest.frameworks.megatron.table import (
+from nest.frameworks.megatron.write import (
     SECTIONS,
     is_fsdp,
     memory_figures,
     parallel_figures,
     training_figures,
 )
-from nest.frameworks.settings import settings, words
+from nest.frameworks.settings import Words, known, settings, words
 from nest.inputs.configuration import Configuration
 from nest.inputs.job import Job
 
@@ -157,5 +155,5 @@ def _family(name: str) -> Iterator[str]:
     """Arguments that are written together with one; aliases of it."""
     group = next((one for one in TOGETHER if name in one), (name,))
     yield from group
-    yield from (alias for alias, (target, _) in ALIASES.items()
-                if target in group and alias not in group)
+    yield from (alias for alias, others in known().aliases.items()
+                if others[0][0] in group and alias not in group)

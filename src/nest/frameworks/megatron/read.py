@@ -11,12 +11,11 @@ from typing import Any, NamedTuple, get_args
 
 from nest.errors import InputError
 from nest.evaluation.divisions import chunks_of_stages
-from nest.frameworks.arguments import number_or_text
-from nest.frameworks.division import exchange
-from nest.frameworks.megatron.arguments import Figures, figures_given, values_of
-from nest.frameworks.megatron.patterns import layer_pattern
-from nest.frameworks.megatron.table import MODULES, RECIPES, SHARDED, remainders_asked
-from nest.frameworks.ranks import Placed, placed
+from nest.frameworks.figures import exchange
+from nest.frameworks.hosts import Placed, placed
+from nest.frameworks.megatron.arguments import Figures, figures_given, layer_pattern, values_of
+from nest.frameworks.megatron.write import MODULES, RECIPES, SHARDED, remainders_asked
+from nest.frameworks.settings import number_or_text
 from nest.inputs import load_stack
 from nest.inputs.configuration import Configuration
 from nest.inputs.job import Job, Stack

@@ -15,19 +15,10 @@ from nest.errors import InputError, KernelError, UnsupportedError
 from nest.evaluation.evaluate import evaluate
 from nest.evaluation.plans import Plan
 from nest.evaluation.ranks import Rank
-from nest.frameworks.arguments import Words, arguments_of, known
-from nest.frameworks.hosts import MOST_PER_NODE, RankPlaces, per_node, places
-from nest.frameworks.improvement import Change
-from nest.frameworks.launchers import DEFAULT, LAUNCHERS
-from nest.frameworks.megatron import edit_script, flags
-from nest.frameworks.megatron import write as megatron
-from nest.frameworks.megatron.arguments import TABLE
-from nest.frameworks.megatron.read import Described, described
-from nest.frameworks.megatron.remade import NAME, remade
-from nest.frameworks.megatron.script import Launch, followed, name_of, opened, placed_beside
-from nest.frameworks.ranks import Placed, devices_of
-from nest.frameworks.running import (
+from nest.frameworks.hosts import MOST_PER_NODE, Placed, RankPlaces, devices_of, per_node, places
+from nest.frameworks.improvement import (
     UNSET,
+    Change,
     Now,
     WrittenFiles,
     parts,
@@ -35,6 +26,13 @@ from nest.frameworks.running import (
     unsearched,
     with_overlap,
 )
+from nest.frameworks.launchers import DEFAULT, LAUNCHERS
+from nest.frameworks.megatron import edit_script, flags
+from nest.frameworks.megatron import write as megatron
+from nest.frameworks.megatron.edit_script import NAME, remade
+from nest.frameworks.megatron.read import Described, described
+from nest.frameworks.megatron.script import Launch, followed, name_of, opened, placed_beside
+from nest.frameworks.settings import Words, arguments_of, known
 from nest.frameworks.targets import TARGETS
 from nest.inputs.cluster import Cluster
 from nest.inputs.configuration import Configuration
@@ -107,7 +105,7 @@ class RunningScript:
     ) -> Self:
         job = Job.parse(found.job, launch.where)
         notes = found.notes
-        common = _common_batch(arguments_of(launch.words, known(TABLE))[0], job.global_batch)
+        common = _common_batch(arguments_of(launch.words, known())[0], job.global_batch)
         if common:
             notes += (f"batches of the schedule are multiples of {common}: micro-batch x data "
                       "parallel size divides it",)
@@ -122,7 +120,7 @@ class RunningScript:
     @property
     def given(self) -> Mapping[str, tuple[str, ...]]:
         """Arguments of the command by name."""
-        return arguments_of(self.launch.words, known(TABLE))[0]
+        return arguments_of(self.launch.words, known())[0]
 
     def now(self) -> Now:
         """What the script takes."""
@@ -198,7 +196,7 @@ class RunningScript:
                        tuple(line for line in lines if line.before != line.after))
 
     def _files(self, plan: Plan, change: flags.Flags) -> dict[str, str]:
-        launch, table = self.launch, known(TABLE)
+        launch, table = self.launch, known()
         each = int(launch.launcher.get("each", "0"))
         cluster = self.cluster
         # A launcher that starts all ranks says nothing of nodes, one on nodes of which some devices

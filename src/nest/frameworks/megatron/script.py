@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nest.errors import InputError
-from nest.frameworks.arguments import arguments_of, known
+from nest.frameworks.hosts import Placed, devices_of
 from nest.frameworks.megatron import read as megatron
-from nest.frameworks.megatron.arguments import TABLE
-from nest.frameworks.ranks import Placed, devices_of
+from nest.frameworks.settings import arguments_of, known
 from nest.frameworks.text.shell import ShellCommand, ShellScript
 from nest.inputs.configuration import Configuration
 from nest.inputs.files import read_text, yaml_text
@@ -187,7 +186,7 @@ def _other_software(script: ShellScript, commands: Iterable[ShellCommand]) -> st
 def _compared(script: ShellScript, command: ShellCommand) -> tuple[object, ...]:
     """What makes two commands differ in cost."""
     at = _program(command)
-    table = known(TABLE)
+    table = known()
     given, stray = arguments_of(command.words[at + 1:], table)
     return (command.words[at], *((name, *map(script.plain, words)) for name, words in sorted(
         given.items()) if name not in table.free | table.elsewhere), *stray)
@@ -225,7 +224,7 @@ def _inside(script: ShellScript, commands: Iterable[ShellCommand]) -> Iterator[S
 
 def _known(script: ShellScript, words: Sequence[str]) -> list[str]:
     """Words of the arguments; those that matter are known."""
-    table = known(TABLE)
+    table = known()
     found: list[str] = []
     name, full = "", True  # the argument that words belong to, and whether it has all of its own
     for word in words:

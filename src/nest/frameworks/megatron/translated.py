@@ -1,6 +1,8 @@
 """Files whose settings are arguments of Megatron-LM by other names: NeMo 1, nanotron, GPT-NeoX.
 
-The tables are `translated.yaml`; what else such a file may hold is in `settings.yaml`.
+The tables are `translated.yaml`: ``takes``, the argument that has the value; ``words``, the
+arguments that a value stands for, others are refused; ``always``, arguments that the software has
+without being asked.
 """
 
 from __future__ import annotations
@@ -8,16 +10,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from nest.errors import InputError
 from nest.frameworks.deepspeed import read as deepspeed
 from nest.frameworks.megatron import read as megatron
-from nest.frameworks.settings import Plain, Setting, flat, nested
+from nest.frameworks.settings import Plain, Setting, flat, nested, tables_of
 from nest.frameworks.source import LARGEST, FileDescription, Source, said, understood
 from nest.frameworks.torchtitan.read import overrides
-from nest.inputs.files import parse_text, read_description
+from nest.inputs.files import parse_text
 from nest.inputs.model import Model
 from nest.units import shorten
 
@@ -47,7 +48,7 @@ class SettingTable(NamedTuple):
 
 @cache
 def table_of(target: str) -> SettingTable:
-    data = read_description(Path(__file__).with_name("translated.yaml"))[target]
+    data = tables_of(target)
     return SettingTable(data["takes"], data["words"], tuple(data["always"].split()))
 
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
-from nest.frameworks.text.shell_state import MARK
+from nest.frameworks.text.shell_tree import MARK
 from nest.frameworks.text.shell_words import Words
 
 _NUMBERS = {"-eq": "==", "-ne": "!=", "-gt": ">", "-ge": ">=", "-lt": "<", "-le": "<="}

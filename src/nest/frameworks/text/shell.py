@@ -21,8 +21,19 @@ from typing import NoReturn
 from nest.errors import InputError
 from nest.frameworks.text.shell_flow import Flow, ShellCommand, Status
 from nest.frameworks.text.shell_reader import parsed
-from nest.frameworks.text.shell_state import CLOSE, MARK, OPEN, ShellState, Unknown, Value
-from nest.frameworks.text.shell_tree import DEEPEST, Assign, Function, Redirect, Simple
+from nest.frameworks.text.shell_tree import (
+    CLOSE,
+    DEEPEST,
+    MARK,
+    OPEN,
+    Assign,
+    Function,
+    Redirect,
+    ShellState,
+    Simple,
+    Unknown,
+    Value,
+)
 from nest.frameworks.text.shell_words import SYSTEM
 from nest.inputs.files import read_text
 from nest.units import shorten

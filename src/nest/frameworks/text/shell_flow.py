@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from nest.errors import InputError
 from nest.frameworks.text.conditions import Tests
-from nest.frameworks.text.shell_state import MARK, ShellState, Unknown, merged
 from nest.frameworks.text.shell_tree import (
+    MARK,
     AndOrList,
     Arithmetic,
     Case,
@@ -31,8 +31,11 @@ from nest.frameworks.text.shell_tree import (
     Redirect,
     ShellBlock,
     ShellPipeline,
+    ShellState,
     Simple,
     Test,
+    Unknown,
+    merged,
 )
 from nest.frameworks.text.shell_words import Words
 

@@ -16,8 +16,18 @@ from typing import NamedTuple
 from nest.errors import InputError
 from nest.frameworks.text.arithmetic import CHANGED, LONGEST_TEXT, computed, number_of
 from nest.frameworks.text.shell_reader import Reader, parsed
-from nest.frameworks.text.shell_state import CLOSE, MARK, OPEN, ShellState, Unknown, Value
-from nest.frameworks.text.shell_tree import DEEPEST, Assign, ShellPipeline, Simple
+from nest.frameworks.text.shell_tree import (
+    CLOSE,
+    DEEPEST,
+    MARK,
+    OPEN,
+    Assign,
+    ShellPipeline,
+    ShellState,
+    Simple,
+    Unknown,
+    Value,
+)
 
 LONGEST_VALUE = 10**5
 """Characters of a value, and words of an array."""

@@ -14,15 +14,14 @@ from pathlib import PurePath
 from typing import Any
 
 from nest.errors import InputError
-from nest.frameworks.arguments import number_or_text
-from nest.frameworks.division import Division, Span, configuration, job
-from nest.frameworks.settings import Plain, flat
+from nest.frameworks.figures import Division, Span, configuration, job
+from nest.frameworks.settings import Plain, flat, number_or_text
 from nest.frameworks.source import (
     FileDescription,
     Source,
     divided,
     figures_in,
-    model_of,
+    named_model,
     said,
     understood,
     unread,
@@ -45,7 +44,6 @@ from nest.schedules.registry import chunks_at
 from nest.units import shorten
 
 TOML, NEW = "torchtitan-toml", "torchtitan"
-COUNTS = ("local_batch", "seq_len", "replicas", "tp", "cp", "ep", "pp", "etp", "micro_batch")
 PIPELINE = tuple(f"parallelism.pipeline_parallel_{name}" for name in (
     "first_stage_less_layers", "last_stage_less_layers", "layers_per_stage"))
 _ROTATE = "parallelism.context_parallel_rotate_method"
@@ -85,7 +83,7 @@ def read_toml(source: Source) -> FileDescription:
     family, flavor = given.pop("model.name"), given.pop("model.flavor")
     name = next((name for name, base in BASES.items()
                  if (base.family, base.flavor) == (family, flavor)), None)
-    model = model_of(source, name, f"no model of the catalog is {shorten(family)[1:-1]} "
+    model = named_model(source, name, f"no model of the catalog is {shorten(family)[1:-1]} "
                      f"{shorten(flavor)}")
     converters = given.pop("model.converters", [])
     precision = next((one for one, (name, _) in OLD_CONVERTERS.items() if converters == [name]), "")
@@ -285,7 +283,7 @@ def _model(
     elif spec is not None and source.asked.model is None:
         raise InputError(f"{source.where}: model_spec is not understood, and nothing is executed; "
                          "name the model by --model MODEL")
-    return model_of(source, name, "no model of the catalog is known by its function"), precision
+    return named_model(source, name, "no model of the catalog is known by its function"), precision
 
 
 def _ignored(name: str, source: Source) -> bool:
@@ -322,7 +320,7 @@ def _found(
         sharded = None
     else:
         sharded = given["parallelism.fsdp_reshard_after_forward"]
-    f = figures_in(table, given, source, COUNTS)
+    f = figures_in(table, given, source)
     ring = f["cp"] == 1 or given.get(_ROTATE) == "alltoall"
     shards = _shards(f, source)
     dp = f["replicas"] * shards

@@ -18,12 +18,19 @@ from typing import Any, NamedTuple
 
 from nest.evaluation.plans import Plan
 from nest.frameworks.figures import Figures, figures
-from nest.frameworks.known import catalog_name, plain_lines
-from nest.frameworks.script import LaunchScript
-from nest.frameworks.settings import Setting, nested, settings
-from nest.frameworks.target import Files, Sheet, Target, model_of, stage_by_stage, written
+from nest.frameworks.launchers import LaunchScript
+from nest.frameworks.settings import nested, sections, settings
+from nest.frameworks.target import (
+    Files,
+    Sheet,
+    Target,
+    catalog_name,
+    model_of,
+    plain_lines,
+    stage_by_stage,
+    written,
+)
 from nest.model import build_chain
-from nest.schedules.registry import named
 from nest.stacks.figures import chunks_of
 
 RULES = (("torchtitan", "0.3.0"),)
@@ -31,36 +38,11 @@ STACKS = "torchtitan or torchtitan-eager"
 CONFIG = "plan_config.py"
 TOML = "plan.toml"
 
-SCHEDULES = named("torchtitan")
-"""Names of `get_schedule_class` (torch==2.13.0 torch/distributed/pipelining/schedules.py:3627).
-With as many modules as stages InterleavedZeroBubble is zb1p."""
-
-COMMON = (
-    Setting("local_batch", "training.local_batch_size"),
-    Setting("global_batch", "training.global_batch_size"),
-    Setting("seq_len", "training.seq_len"),
-    Setting("precision", "training.mixed_precision_param",
-            {"bf16": "bfloat16", "fp32": "float32"}),
-    Setting("replicas", "parallelism.data_parallel_replicate_degree"),
-    Setting("shards", "parallelism.data_parallel_shard_degree"),
-    Setting("sharding", "parallelism.fsdp_reshard_after_forward", {3: "always", 2: "never"}),
-    Setting("tp", "parallelism.tensor_parallel_degree"),
-    Setting("cp", "parallelism.context_parallel_degree"),
-    Setting("ep", "parallelism.expert_parallel_degree"),
-    Setting("pp", "parallelism.pipeline_parallel_degree"),
-    Setting("schedule", "parallelism.pipeline_parallel_schedule", SCHEDULES,
-            when={"pipeline": (True,)}),
-    Setting("micro_batch", "parallelism.pipeline_parallel_microbatch_size",
-            when={"pipeline": (True,)}),
-    Setting("modules", "parallelism.module_fqns_per_model_part"),
-    Setting("compiled", "compile.enable"),
-)
-PYTHON = (
-    *COMMON,
-    Setting("sp", "parallelism.enable_sequence_parallel"),
-    Setting("graphs", "training.disable_cuda_graphs", {False: True, True: False}),
-)
+COMMON = sections("torchtitan")["common"]
+PYTHON = (*COMMON, *sections("torchtitan")["python"])
 """Settings of 0.3.0."""
+OLD = (*COMMON, *sections("torchtitan-toml")["toml"])
+"""Settings of the TOML."""
 TOKENS = {
     "training.num_tokens_per_microbatch_per_dp_rank": "training.local_batch_size",
     "training.num_tokens_per_train_step": "training.global_batch_size",
@@ -77,17 +59,6 @@ OLD_CONVERTERS = {"fp8": ("quantize.linear.float8", "tensorwise"),
 """Their names and recipes in the TOML."""
 POLICIES = {"none": None, "full": "FullAC", "selective": "SelectiveAC"}
 """Classes of activation checkpointing, by recompute."""
-OLD = (
-    *COMMON,
-    Setting("recompute", "activation_checkpoint.mode",
-            {"none": "none", "full": "full", "selective": "selective"}),
-    Setting("recompute", "activation_checkpoint.selective_ac_option", {"selective": "op"}),
-    Setting("etp", "parallelism.expert_tensor_parallel_degree", when={"experts": (True,)}),
-    Setting("converters", "model.converters"),
-    Setting("flavor", "model.flavor"),
-    Setting("family", "model.name"),
-)
-"""Settings of the TOML."""
 
 
 class Base(NamedTuple):
