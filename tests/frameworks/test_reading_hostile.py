@@ -192,6 +192,13 @@ def test_long_arithmetic_of_a_script_is_refused_soon(text: str, tmp_path: Path) 
     assert "line 1" in message and len(message) < 300
 
 
+@pytest.mark.parametrize("word", ["${{{0}}}", "${{X:{0}}}", "${{X: -{0}}}", "${{X:1:{0}}}"])
+def test_more_digits_than_a_number_has(word: str, tmp_path: Path) -> None:
+    shown = word.format("9" * 5000)
+    message = refused(tmp_path / "job.sh", f"X=123\npython pretrain_gpt.py --num-layers {shown}\n")
+    assert f"--num-layers depends on '{shown[:20]}" in message and len(message) < 400
+
+
 def test_a_word_of_many_unknown_parts_is_refused_soon(tmp_path: Path) -> None:
     script = "echo " + "$x" * 50000 + "\npython pretrain_gpt.py --num-layers 2\n"
     message = refused(tmp_path / "job.sh", script)

@@ -94,6 +94,11 @@ def test_groups_side_by_side_count_once() -> None:
     assert {(each.ranks, each.nodes) for each in nccl.from_text(text, "x")} == {(2, 1)}
 
 
+def test_ranks_of_more_digits_than_a_number_has() -> None:
+    found = nccl.from_text(ALL_REDUCE.replace("Rank  1", "Rank  " + "9" * 5000), "x")
+    assert (found[0].ranks, found[0].nodes) == (4, 2)
+
+
 def test_json_output() -> None:
     found = nccl.from_json(nccl_json(), "x.json")
     assert [(each.size, each.ranks, each.nodes) for each in found] == [

@@ -161,7 +161,7 @@ class Words:
 
     def _special(self, name: str, shown: str, line: int) -> tuple[list[str], bool]:
         """Values of an argument, of all, of their number; and whether they are a list."""
-        if name in "?!$-0":
+        if name in "?!$-0" or len(name) > 9:
             return [self.mark(line, shown)], False
         there = self.arguments(line, shown)
         loose = next((MARK.search(one) for one in there if MARK.search(one)), None)
@@ -443,7 +443,7 @@ class Words:
         """``${NAME#PATTERN}`` and its relatives; None: not understood."""
         if MARK.search(value):
             return None
-        if cut := re.fullmatch(r":(\d+| -\d+)(?::(\d+))?", rest):
+        if cut := re.fullmatch(r":(\d{1,9}| -\d{1,9})(?::(\d{1,9}))?", rest):
             start = int(cut[1])
             if start < -len(value):
                 return ""

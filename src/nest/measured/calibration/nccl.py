@@ -59,14 +59,15 @@ class _Test:
     """Content of the # lines so far, for the current test."""
 
     program: str = ""
-    hosts: dict[tuple[int, int], str] = field(default_factory=dict)
+    hosts: dict[tuple[str, str], str] = field(default_factory=dict)
+    """By group and rank as printed: digits without number are no figures."""
     columns: tuple[str, ...] = _USUAL
     started: bool = False
 
     def where(self) -> tuple[int, int]:
         """Ranks and hosts of the first group: a split test runs equally in each."""
-        groups = {group for group, _ in self.hosts}
-        own = [host for (group, _), host in self.hosts.items() if group == min(groups, default=0)]
+        first = min((group for group, _ in self.hosts), key=lambda one: (len(one), one), default="")
+        own = [host for (group, _), host in self.hosts.items() if group == first]
         return len(own), len(set(own))
 
 
@@ -113,7 +114,7 @@ def _heard(test: _Test, line: str, words: list[str]) -> _Test:
         test.program = named[1]
     rank = _RANK.match(line)
     if rank:
-        test.hosts[int(rank[2] or 0), int(rank[1])] = rank[3]
+        test.hosts[rank[2] or "0", rank[1]] = rank[3]
     if {"size", "algbw"} <= set(words):
         first = next((i for i, word in enumerate(words) if word.endswith("time")), None)
         test.columns = tuple(words[first:]) if first is not None else _USUAL
