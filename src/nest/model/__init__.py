@@ -5,8 +5,8 @@ share, `recurrence` those of a layer with a state; `transformer` and `embedding_
 transformer layer, an embedding and a head; `build` puts a model together; `chain` is the result:
 layers in order, with the tensors that cross each cut; `layouts` lists divisions of it into chunks,
 `layout_text` reads and writes them as Megatron-Core does. `schedules` says which configurations a
-schedule allows, `legality` which degrees of parallelism are legal, and why not. Read
-them in this order; `capture` makes operator graphs of modules and files.
+schedule allows, `legality` which degrees of parallelism are legal, and why not. Read them in this
+order; `capture` makes operator graphs of modules and files.
 
 Where to find: attention windows in `operators` (`Operator.seen`), chunks of virtual pipelines (vpp)
 in `nest.schedules.registry`.
