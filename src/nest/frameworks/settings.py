@@ -6,7 +6,8 @@ no cost. Tables are YAML beside the software that they are of, with the source o
 
 - ``sections``: settings that a plan decides, each with the figure that it says, or with the fields
   of :class:`Setting`; ``flag: FIGURE``: it is there, as True, for one value of a figure (``for``;
-  default: true).
+  default: true), ``schedules: TARGET``: its words are the names of schedules in
+  :mod:`nest.schedules.registry`.
 - ``read``: others that are read; ``aliases``: arguments that others say, with their words where
   these differ; ``defaults``: values of settings that are not there (``defaults_of``: those of
   another table).
