@@ -49,7 +49,7 @@ def price(chain: Chain, cluster: Cluster, job: Job, plan: Configuration) -> Pric
                     [policy for _, policy in stages])
     runs: list[list[Run]] = []
     for s, (stage, (_, policy)) in enumerate(zip(plan.stages, stages, strict=True)):
-        tables = [pricer.run(order[i:j], sum(1 << n for n in order[:i]), [policy])
+        tables = [pricer.run(order[i:j], sum(1 << n for n in order[:i]), [policy], plan.pp > 1)
                   for i, j in stage.chunks]
         runs.append([Run(*(figure[[pricer.row_C[s]]] for figure in table)) for table in tables])
     m = job.global_batch // (outer.outer_dp * outer.micro_batch)
@@ -253,7 +253,8 @@ class Table:
             parts.append(np.stack([
                 choice, np.tile(numbers, len(chosen)), np.full_like(choice, i),
                 np.full_like(choice, j), outer_C[choice], start_C[choice], end_C[choice]]))
-            table = pricer.run(layers, question.cuts[i], policies)
+            piped = len(layers) < len(question.chain)
+            table = pricer.run(layers, question.cuts[i], policies, piped)
             prices.append(np.stack([x[pricer.row_C[chosen]].ravel() for x in table]))
         return (Options(*np.concatenate(parts, axis=1)),
                 Run(*np.concatenate(prices, axis=1)))

@@ -62,7 +62,7 @@ def wrapped(
         policies = question.policies(*(chunk for stage in chunks for chunk in stage))
         runs: list[list[Run]] = []
         for stage, chosen in zip(chunks, own, strict=True):
-            tables = [pricer.run(chunk, (1 << chunk[0]) - 1, policies) for chunk in stage]
+            tables = [pricer.run(chunk, (1 << chunk[0]) - 1, policies, True) for chunk in stage]
             runs.append([Run(*(figure[pricer.row_C[chosen]] for figure in table))
                          for table in tables])
         ranges = [[(chunk[0], chunk[-1] + 1) for chunk in stage] for stage in chunks]

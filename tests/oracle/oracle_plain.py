@@ -15,7 +15,7 @@ import numpy as np
 from oracle_links import arrays
 from oracle_plain_runs import NO_TIME, Figures, Hand, Hands, PlainRun, Runs
 from oracle_plans import read_stage
-from oracle_prices import Pricer
+from oracle_prices import Pricer, reducing
 from oracle_rules import FULL, NONE, Outer, Policy, shards
 from simulation import Task, interleaved
 
@@ -53,6 +53,7 @@ def plain_parts(
     for s, (stage, (c, policy)) in enumerate(zip(plan.stages, chosen, strict=True)):
         key = pricer.keys[pricer.row_C[s]]
         known: dict[tuple[int, int], Figures] = {}
+        software = reducing(job.stack, plan.pp > 1)
         runs.append([])
         hands.append([])
         for i, j in stage.chunks:
@@ -73,7 +74,7 @@ def plain_parts(
                 each = plan.micro_batch * (pricer.size(before) + pricer.size(behind))
                 received = m * each / shards(c.split, job)
             runs[s].append(PlainRun(
-                figures or [NO_TIME], job.stack, relayed if figures else 0.0, received))
+                figures or [NO_TIME], software, relayed if figures else 0.0, received))
             if (s, len(runs[s])) == (plan.pp - 1, plan.vpp):
                 hands[s].append(Hand(0.0, 0.0))
                 continue

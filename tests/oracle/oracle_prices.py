@@ -228,8 +228,12 @@ class Pricer:
                                          *groups[:5]), State(tp, ep, etp, *state, *groups[5:]))
         return found
 
-    def run(self, layers: Sequence[int], before: int, policies: Sequence[Policy]) -> Run:
-        """Layers that run one after the other, behind the layers ``before``; shape (B, P)."""
+    def run(self, layers: Sequence[int], before: int, policies: Sequence[Policy], piped: bool
+            ) -> Run:
+        """Layers that run one after the other, behind the layers ``before``; shape (B, P).
+
+        ``piped``: on one of several stages.
+        """
         parts, seen = [], 0
         for kind in self.chain.stage(layers):
             code_P = tuple(self.codes.index(self._code(policy, seen)) for policy in policies)
@@ -245,7 +249,7 @@ class Pricer:
             nothing = Run(*[np.zeros_like(limit)] * len(Run._fields))
             return nothing._replace(limit=limit, resident=received + nothing.resident)
         relayed = self.relayed(before, layers) * self.samples_B / self.shared_B
-        run = run_of(parts, self.job.stack, relayed[:, None], limit)
+        run = run_of(parts, reducing(self.job.stack, piped), relayed[:, None], limit)
         return run._replace(resident=run.resident + received)
 
     @staticmethod
@@ -356,6 +360,11 @@ def around(layers: Sequence[LayerPrice], o: float) -> tuple[Floats, ...]:
         third = exposed(layers[2].gathered, o, layers[1].free_forward)
     return (nothing + (len(layers) == 1), end.regathered, below, above,
             o * first.free_backward, o * end.free_forward, ahead, begun, third)
+
+
+def reducing(stack: Stack, piped: bool) -> Stack:
+    """The stack as it reduces gradients on one of several stages, or on a single one."""
+    return stack.replace(overlap_grad_reduce=0.0) if piped and stack.late_reduction else stack
 
 
 def run_of(

@@ -121,6 +121,7 @@ def recomputed(t, w, g, r, most):
         kinds[at] = t.last[q]
         again[at] = r if t.marked[q] <= most else 0
         q = t.part[q]
-    chunk_costs(w.layers, kinds, again, at, len(kinds), t.overlaps, chunk)
+    overlaps = t.overlaps_alone if g == t.whole else t.overlaps
+    chunk_costs(w.layers, kinds, again, at, len(kinds), overlaps, chunk)
     chunk.update, chunk.tied = w.totals[g].update, w.totals[g].tied
     _fill(t.gpipe, chunk, w.new[0])

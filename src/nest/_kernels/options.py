@@ -223,7 +223,9 @@ def _offer_whole(t, w, c, z, busy, code, reached, limit):
                 total.activations + t.relay[g] * t.relayed[c], cap)
         w.held[g] = held
         if held >= w.wanted.least[price, g]:
-            if busy:
+            if g == t.whole:  # a single stage, whose traffic may overlap more
+                recomputed(t, w, g, 0, 0)
+            elif busy:
                 fill_whole(t, w, g)
             else:
                 new.forward, new.backward = total.forward, total.backward

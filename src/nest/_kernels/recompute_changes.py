@@ -57,7 +57,7 @@ def left_seconds(t, layers, g, r, most):
     As in ``chunk_costs``, run by run of layers of one kind and policy, from the last to the first:
     after n of them what is left is the largest of n + 1 sums, which is the first or the last.
     """
-    left = 0.0
+    left, overlap = 0.0, (t.overlaps_alone if g == t.whole else t.overlaps)[1]
     while g >= 0:
         kind, q = t.last[g], t.before[g]
         count, done = t.depth[g], 0
@@ -68,7 +68,7 @@ def left_seconds(t, layers, g, r, most):
         for policy in (0, r):
             n = again if policy else count - again
             if n:
-                slope = sync - t.overlaps[1] * layers[policy, kind].free_backward
+                slope = sync - overlap * layers[policy, kind].free_backward
                 left = max(left + n * slope, sync + max(0.0, (n - 1) * slope))
         g = q
     return left

@@ -149,6 +149,7 @@ class Pricing:
         self.chain, self.cluster, self.job = chain, cluster, job
         self.fabric = fabric_of(cluster)
         types = cluster.device_types
+        self._stacks = job.stack, job.stack.of_stages(2)
         self._settings: dict[str, tuple[StageSetting, ...]] = {}
         self._limits = [limit_bytes(device, job) for device in types]
         self._sizes: dict[tuple[int, tuple[int, ...] | None], float] = {}
@@ -161,6 +162,10 @@ class Pricing:
             gone = kept_away(self.chain, plan.offload)
             known[plan.offload] = settings(self.cluster, self.job, gone)
         return known[plan.offload][self.cluster.type_at(stage.devices[0])]
+
+    def stack(self, plan: Configuration) -> Stack:
+        """The software, as it overlaps traffic in a pipeline of so many stages."""
+        return self._stacks[plan.pp > 1]
 
     def limit(self, stage: StageConfiguration) -> float:
         """Bytes that a device of a stage may hold."""
@@ -187,7 +192,7 @@ class Pricing:
                         + self._relayed_bytes(plan, order, stage, span))
             hosted.append(sum(layer.costs["host_activations"] for layer in layers))
         return StagePrice(tuple(chunks), tuple(kept), tuple(hosted), self._received(plan, stage),
-                          self.job.stack, SCHEDULES[plan.schedule])
+                          self.stack(plan), SCHEDULES[plan.schedule])
 
     def alike(self, plan: Configuration, stage: StageConfiguration) -> tuple[Any, ...]:
         """A key: stages that have the same price their layers alike, whichever these are."""

@@ -102,6 +102,9 @@ class Stack(Rates):
     overlap_grad_reduce: Share = Field(
         description="share of the last micro-batch's backward that gradient reduction hides under"
     )
+    late_reduction: Flag = Field(
+        False, description="with a pipeline no backward pass hides gradient reduction",
+    )
     overlap_param_gather: Share = Field(
         description="share of the first forward that the gather of updated parameters hides under"
     )
@@ -295,6 +298,12 @@ class Stack(Rates):
             if getattr(self, name) and not self.master_copy:
                 raise Problems([(name, "got true; allowed: false where master_copy is false")])
         return self
+
+    def of_stages(self, stages: int) -> Stack:
+        """The same, as it overlaps traffic with so many stages."""
+        if stages == 1 or not self.late_reduction:
+            return self
+        return self.replace(overlap_grad_reduce=0.0)
 
     def host(self, experts: bool, counted: bool = False) -> tuple[float, float, float, float]:
         """Seconds that a layer takes longer forward and backward; and no less than, the same.

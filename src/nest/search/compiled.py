@@ -268,7 +268,8 @@ def _warm(kernels: Kernels, names: Collection[str]) -> None:
         stretch=np.array([[0, 1]]), among=zero[None] + np.array([0, 1]), marked=zero, way=zero,
         ancestor=zero[None].astype(np.int32), kinds=zero,
         relay=0 * one, received=0 * one, cap=zero + 1, whole=0,
-        limit_bytes=1e9, micro_batches=1, least=one, overlaps=np.zeros(4), root=zero,
+        limit_bytes=1e9, micro_batches=1, least=one, overlaps=np.zeros(4),
+        overlaps_alone=np.zeros(4), root=zero,
         second=zero - 1, third=zero - 1, children=zero, begin=np.array([0, 1, 1]),
         before=zero - 1, depth=zero + 1, gpipe=False,
     )

@@ -269,7 +269,7 @@ def pruned(f: Formulation, verdict: Ints, each_of: Map = map) -> Formulation:
         ahead=rows_of(AHEAD, ahead), back=rows_of(BACK, back),
         state=rows_of(STATE, f.prices.state), body=listing.body[by],
         held=listing.state[by], shards=listing.shards[by], relayed=listing.relayed[by],
-        hybrid=listing.hybrid[by], overlaps=f.choices.overlaps, begin=begin,
+        hybrid=listing.hybrid[by], overlaps=f.choices.overlaps[0], begin=begin,
         choices=np.bincount(starts)[starts[begin[:-1]]]), each_of)
     return f.take(np.sort(by[np.flatnonzero(left)]))
 

@@ -86,7 +86,10 @@ class Tables(NamedTuple):
     least: Floats
     """(T,) least seconds of a step that a layer of each kind takes: weight x its time."""
     overlaps: Floats
-    """(3,) of the stack: ZeRO under compute, reduction under backward, gather under forward."""
+    """(3,) of the stack: ZeRO under compute, reduction under backward, gather under forward; with a
+    pipeline, which never hides more."""
+    overlaps_alone: Floats
+    """The same of a single stage."""
     root: Ints
     second: Ints
     third: Ints
@@ -119,6 +122,7 @@ class Degrees(NamedTuple):
     limit_bytes: float
     micro_batches: int
     overlaps: Floats
+    overlaps_alone: Floats
     exchanged: Any
     """(V, Z, T) records, see :class:`nest.records.Exchanged`; none where each layer has one holder.
     """
@@ -140,6 +144,7 @@ class Blocks(NamedTuple):
     relayed: Floats
     hybrid: Bools
     overlaps: Floats
+    """The most that any number of stages hides."""
     begin: Ints
     """(N+1,) first candidate of each block."""
     choices: Ints

@@ -70,9 +70,10 @@ class Choices:
 
     @cached_property
     def overlaps(self) -> Floats:
-        """(3,) of the stack; see ``Tables.overlaps``."""
-        s = self.query.job.stack
-        return np.array([s.overlap_zero3, s.overlap_grad_reduce, s.overlap_param_gather])
+        """(2, 3) of the stack; see ``Tables.overlaps``."""
+        each = (self.query.job.stack.of_stages(stages) for stages in (1, 2))
+        return np.array([
+            (s.overlap_zero3, s.overlap_grad_reduce, s.overlap_param_gather) for s in each])
 
     @cached_property
     def order(self) -> Ints:
@@ -263,7 +264,8 @@ class Formulation:
             # Sums in another order than ``evaluate``'s must not end on the other side.
             limit_bytes=self.limit * (1.0 - 1e-12),
             micro_batches=outer.micro_batches, least=self.least[number],
-            overlaps=self.choices.overlaps, root=g.root, second=g.second, third=g.third,
+            overlaps=self.choices.overlaps[1], overlaps_alone=self.choices.overlaps[0],
+            root=g.root, second=g.second, third=g.third,
             children=g.children, begin=g.begin, before=g.before, depth=g.depth, gpipe=gpipe,
         )
 

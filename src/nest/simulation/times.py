@@ -47,7 +47,7 @@ class Times:
     @property
     def rates(self) -> OverlapRates:
         """Shares of computing that hide traffic, as the software stack declares them."""
-        stack = self.job.stack
+        stack = self._pricing.stack(self.plan)
         return OverlapRates(stack.overlap_zero3, stack.overlap_grad_reduce,
                             stack.overlap_param_gather)
 

@@ -16,7 +16,8 @@ LEAST = -1
 def figures_of(t, q, a, w, y, i, j):
     """Figures of layers i..j at places of class y, which are filled in; of none they are 0."""
     now, out = w.now[0], w.figures[y, a.signature[i, j]]
-    if i == j or out.asked == now.number:
+    # The overlap of all layers depends on the pipeline.
+    if i == j or (out.asked == now.number and j - i < len(a.order)):
         return out
     out.asked = now.number
     r, some = now.policy, now.first
@@ -32,7 +33,8 @@ def figures_of(t, q, a, w, y, i, j):
         out.update += layer.update
         out.tied += layer.tied
         out.work, out.buffers = max(out.work, layer.work), max(out.buffers, layer.buffers)
-    chunk_costs(w.layers[y], kinds, w.again, i, j, t.overlaps, out)
+    overlaps = t.overlaps_alone if a.pipe[now.pipeline].pp == 1 else t.overlaps
+    chunk_costs(w.layers[y], kinds, w.again, i, j, overlaps, out)
     if some == LEAST:
         out.work = 0.0
     out.activations = kept + t.relay[a.signature[i, j]] * t.candidate[now.candidate].relayed
@@ -46,7 +48,7 @@ def figures_of(t, q, a, w, y, i, j):
 def figures_in_parts(t, q, a, w, y, i, j):
     """The same with those of passes in parts or side by side."""
     now, out = w.now[0], figures_of(t, q, a, w, y, i, j)
-    if i == j or out.parted == now.number:
+    if i == j or (out.parted == now.number and j - i < len(a.order)):
         return out
     out.parted = now.number
     kinds = a.whole if has_all(a.pipe[now.pipeline]) else a.order
@@ -62,7 +64,8 @@ def figures_in_parts(t, q, a, w, y, i, j):
         out.kept_back += apart[r, kind].kept_back
         if a.repeated[kind]:
             out.layer = max(out.layer, w.layers[y, r, kind].activations)
-    add_parts(w.layers[y], apart, kinds, w.again, i, j, t.overlaps, out)
+    overlaps = t.overlaps_alone if a.pipe[now.pipeline].pp == 1 else t.overlaps
+    add_parts(w.layers[y], apart, kinds, w.again, i, j, overlaps, out)
     return out
 
 

@@ -66,7 +66,7 @@ class Seen(NamedTuple):
 
 
 @inlined
-def _see(t, w, way, v, times, layers, some):
+def _see(t, w, way, pp, v, times, layers, some):
     """Sum up a stage: ``times`` (V,) its forwards of each chunk in front of its first backward,
     ``layers`` (5, T) by kind, ``some`` as :class:`nest.records.NowRow`."""
     m, body = way.micro_batches, w.body[0]
@@ -86,7 +86,7 @@ def _see(t, w, way, v, times, layers, some):
         left += all_in * kind.left
         hides = t.overlaps[2] * kind.free_forward
         fresh += all_in * kind.gather - (way.group * (all_in - end) + end) * hides
-        hides = t.overlaps[1] * kind.free_backward
+        hides = (t.overlaps if pp > 1 else t.overlaps_alone)[1] * kind.free_backward
         reduced += all_in * kind.sync - (way.rest * (all_in - end) + end) * hides
         ran += kept * kind.forward
         held += all_in * kind.resident + kept * kind.activations
@@ -122,7 +122,7 @@ def _ruled_out(t, a, w, way, s, layers, extra, final, top):
     k, body, some = w.now[0].pipeline, w.body[0], w.now[0].first
     pipe = a.pipe[k]
     begin = body.begin if way.looped else 0.0  # before the first pass of all
-    seen = _see(t, w, way, pipe.vpp, w.forwards[k, s], layers, some)
+    seen = _see(t, w, way, pipe.pp, pipe.vpp, w.forwards[k, s], layers, some)
     bound = stage_bound(w, pipe, way, s, seen.sums, len(a.order), begin, ends_of(
         pipe.schedule, body))
     first, own, last = bound.first, bound.own + way.micro_batches * extra, bound.last

@@ -244,7 +244,7 @@ class PointTable:
         """Every layer kind on the places given, one a layout; fields of shape (R,)."""
         if places not in self._priced:
             grid = self.grid
-            fabric, stack = fabric_of(grid.cluster), grid.job.stack
+            fabric, stack = fabric_of(grid.cluster), grid.job.stack.of_stages(self.pp)
             one = np.ones_like(self.tp)
             start = np.array(places, dtype=np.int64)[self.number] * self.block
             site = Site(start, self.block, self.outer_dp, self.stride)
