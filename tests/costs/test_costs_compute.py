@@ -66,17 +66,22 @@ def test_grouped_products() -> None:
     usual = {"rate": 0.5, "memory_share": 0.5, "group_time": 2e-6}
     grouped = machine(grouped={"default": usual}, **{
         "gemm": {"default": {"peak_fraction": 0.8, "m_half": 0, "n_half": 0, "k_half": 0}}})
-    found = grouped_seconds(grouped, *sides(1000, 100, 100), 3, 4.0)
+    found = grouped_seconds(grouped, *sides(1000, 100, 100), 3, 4.0, 100.0)
     assert found == pytest.approx([3 * (1.24e-6 + 2e-6) + 1e-6])
-    found = grouped_seconds(grouped, *sides(1000, 1000, 100), 3, 0.0)
+    found = grouped_seconds(grouped, *sides(1000, 1000, 100), 3, 0.0, 1000.0)
     assert found == pytest.approx([3 * (5e-6 + 2e-6) + 1e-6])
-    assert grouped_seconds(grouped, *sides(0, 100, 100), 3, 4.0) == 0.0
+    assert grouped_seconds(grouped, *sides(0, 100, 100), 3, 4.0, 100.0) == 0.0
+    # Experts as wide as HALF_WIDTH are half way to the wide rate, narrow ones stay; by default all.
+    wide = machine(grouped={"default": usual | {"wide_rate": 1.0}}, gemm=grouped.device.gemm)
+    for width, seconds in ((26_600.0, 5e-6 / 1.5), (266.0, 5e-6 / 1.0001)):
+        found = grouped_seconds(wide, *sides(1000, 1000, 100), 3, 0.0, width)
+        assert found == pytest.approx([3 * (seconds + 2e-6) + 1e-6])
     # Fused experts: 4/5 of a single product's rate, 1e8 x 2 FLOP at 64 TFLOP/s; without a figure of
     # their own the same.
     for more, seconds in (({"fused_rate": 0.8}, 3.125e-6), ({}, 5e-6)):
         device = grouped.device.replace(grouped={"default": {**usual, **more}})
         fused = Machine(device, grouped.stack.replace(fused_experts=True), "bf16")
-        found = grouped_seconds(fused, *sides(1000, 1000, 100), 3, 0.0)
+        found = grouped_seconds(fused, *sides(1000, 1000, 100), 3, 0.0, 1e5)
         assert found == pytest.approx([3 * (seconds + 2e-6) + 1e-6])
 
 

@@ -70,8 +70,6 @@ class Machine:
         self.bandwidth = self.copy_bandwidth * rates.memory_derate
         """Of element-wise kernels in training."""
         self.grouped = device.grouped_for(rate_of(precision))
-        fused = stack.fused_experts
-        self.grouped_rate = self.grouped.fused_rate if fused else self.grouped.rate
         self.half = self if self.format.wide is None else Machine(device, stack, wide)
         """The same for products that are not cast: they stay in 16 bit."""
         self.overhead = device.launch_overhead
@@ -110,17 +108,19 @@ def _flop(machine: Machine, m: Array, n: Array, k: Array) -> Array:
 
 
 def grouped_seconds(
-    machine: Machine, m: Array, n: Array, k: Array, count: Array | float, written: float
+    machine: Machine, m: Array, n: Array, k: Array, count: Array | float, written: float,
+    expert: float,
 ) -> Array:
     """Seconds of ``count`` groups, each a product (m x k) @ (k x n), in one call.
 
     Of :class:`nest.inputs.device.GroupedEfficiency`, measured in training software, so that the
     stack's derate does not apply. ``written`` are the bytes for an element of the result: a
-    gradient that is added to is read and written.
+    gradient that is added to is read and written. ``expert`` is the width of an expert's MLP.
     """
     e = machine.grouped
+    share = e.share(expert, machine.stack.fused_experts)
     arithmetic = _flop(machine, m, n, k) / (machine.peak * machine.gemm.peak_fraction
-                                            * machine.grouped_rate)
+                                            * share)
     moved = machine.operand * (m * k + k * n) + written * m * n
     bound = np.maximum(arithmetic, moved / (machine.device.memory_bandwidth * e.memory_share))
     return np.where(m * n * k * count > 0, count * (bound + e.group_time) + machine.overhead, 0.0)

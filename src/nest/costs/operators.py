@@ -197,8 +197,10 @@ def _gemm(
     weight = weight_seconds(op, layer, c, s, rows, ranks, padding)
     count, rows, width, depth = product_shape(op, layer, c, rows, ranks, padding)
     if op.split in EXPERT:
-        ahead = grouped_seconds(machine, rows, width, depth, count, machine.element)
-        data = grouped_seconds(machine, rows, depth, width, count, machine.element)
+        assert layer.experts is not None
+        each = count, machine.element, float(layer.experts.ffn)
+        ahead = grouped_seconds(machine, rows, width, depth, *each)
+        data = grouped_seconds(machine, rows, depth, width, *each)
     else:
         ahead = gemm_seconds(machine, rows, width, depth, count, alone=False)
         data = gemm_seconds(machine, rows, depth, width, count, alone=False)
@@ -217,7 +219,9 @@ def weight_seconds(
     count, rows, width, depth = product_shape(op, layer, c, rows, ranks, padding)
     if op.split in EXPERT:
         added = 2.0 * recipe(s.job).gradient
-        return grouped_seconds(machine, width, depth, rows, count, added)
+        assert layer.experts is not None
+        return grouped_seconds(
+            machine, width, depth, rows, count, added, float(layer.experts.ffn))
     return gemm_seconds(machine, width, depth, rows, count, alone=False)
 
 

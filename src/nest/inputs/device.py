@@ -67,8 +67,9 @@ class GemmEfficiency(Description):
 class GroupedEfficiency(Description):
     """Rates of a grouped product, that is of equal products of experts in one call.
 
-    A group takes max(FLOP / (rate x the rate of one such product alone), bytes /
-    (memory_share x memory_bandwidth)) + group_time.
+    A group takes max(FLOP / (share x the rate of one such product alone), bytes /
+    (memory_share x memory_bandwidth)) + group_time, where the share is :meth:`share` of the
+    experts' width.
     """
 
     rate: Fraction = Field(description="rate of a group's product over that of the product alone")
@@ -78,6 +79,27 @@ class GroupedEfficiency(Description):
         default_factory=lambda data: data["rate"],
         description="the rate where the stack has fused_experts; default: rate",
     )
+    wide_rate: Fraction = Field(
+        default_factory=lambda data: data["rate"],
+        description="what rate approaches where experts are wide; default: rate",
+    )
+
+    def share(self, width: float, fused: bool) -> float:
+        """Rate of experts with MLPs of a width over that of their products alone."""
+        if fused:
+            return self.fused_rate
+        wide = width**2 / (width**2 + HALF_WIDTH**2)
+        return self.rate + wide * (self.wide_rate - self.rate)
+
+
+HALF_WIDTH = 26_600.0
+"""Width of an expert's MLP at which grouped products are half way from their rate to the wide one.
+
+With a wide rate of 0.964, that of dense products in training, the experts of Grok-1 (32,768) reach
+0.85 and those of Mixtral (14,336) 0.75, as 18 runs of Grok-1 in bf16 on 8 to 2,048 H100
+(NVIDIA/dgxc-benchmarking@v24.11.1, @v25.04.02 grok1/README_314b.md) and one of Mixtral ask for;
+those of 3,000 and less stay where they are.
+"""
 
 
 def default_grouped() -> dict[GemmKey, GroupedEfficiency]:
@@ -89,8 +111,10 @@ def default_grouped() -> dict[GemmKey, GroupedEfficiency]:
     fitted to 308 expert MLPs of inference kernels in fp8, with 512 tokens an expert and more, on
     B200, B300, GB200 and GB300 (the fastest kernel of each shape;
     ai-dynamo/aiconfigurator@095f58a51c systems/data/*/moe); 0.91 to 0.95 with each device left out.
+    ``wide_rate``: :data:`HALF_WIDTH`.
     """
-    measured = GroupedEfficiency(rate=0.685, memory_share=0.76, group_time=4.1e-6, fused_rate=0.92)
+    measured = GroupedEfficiency(
+        rate=0.685, memory_share=0.76, group_time=4.1e-6, fused_rate=0.92, wide_rate=0.964)
     return FrozenDict({"default": measured})
 
 
