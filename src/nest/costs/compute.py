@@ -65,6 +65,7 @@ class Machine:
         self.operand = self.format.operand
         rates = stack.rates(device.name)
         self.gemm_derate, self.attention_derate = rates.gemm_derate, rates.attention_derate
+        self.wide_derate = rates.wide_derate
         self.copy_bandwidth = device.memory_bandwidth * device.memory_efficiency
         """Of the bytes of products and of long fused kernels, such as the optimizer's."""
         self.bandwidth = self.copy_bandwidth * rates.memory_derate
@@ -76,19 +77,21 @@ class Machine:
 
 
 def gemm_seconds(
-    machine: Machine, m: Array, n: Array, k: Array, count: Array | float = 1, alone: bool = True
+    machine: Machine, m: Array, n: Array, k: Array, count: Array | float = 1, alone: bool = True,
+    derate: float = 1.0,
 ) -> Array:
     """Seconds of ``count`` matrix products (m x k) @ (k x n), in one launch.
 
     max(2mnk / achievable FLOP/s, bytes / achievable bytes/s) + launch overhead, and the traffic
     that casts the first operand. The achievable share of the peak is that of
     :class:`nest.inputs.device.GemmEfficiency`, fitted on measured products (see the device
-    catalog), times the stack's derate. A product ``alone`` casts its first operand itself, as
+    catalog), times the stack's derate, and ``derate``. A product ``alone`` casts its first operand itself, as
     measured products do: ``cast_bytes`` per element at the nominal memory bandwidth. In training
     :func:`cast_seconds` counts this separately.
     """
     e = machine.gemm
-    arithmetic = _flop(machine, m, n, k) / (machine.peak * e.peak_fraction * machine.gemm_derate)
+    arithmetic = _flop(machine, m, n, k) / (
+        machine.peak * e.peak_fraction * machine.gemm_derate * derate)
     moved = machine.operand * (m * k + k * n) + machine.element * m * n
     each = np.maximum(arithmetic, moved / machine.copy_bandwidth)
     if alone:

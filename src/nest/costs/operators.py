@@ -189,6 +189,15 @@ def machine_of(op: Operator, s: StageSetting) -> Machine:
     return s.machine.half if wide else s.machine
 
 
+WIDE = 12_288
+"""Least width of both sides of a product that ``wide_derate`` slows."""
+
+
+def _derate(op: Operator, machine: Machine) -> float:
+    """What the width of a product takes from its rate in training."""
+    return machine.wide_derate if min(op.width, op.depth) >= WIDE else 1.0
+
+
 def _gemm(
     op: Operator, layer: Layer, c: Body, s: StageSetting, rows: Array, ranks: Array, padding: Array,
 ) -> tuple[Array, Array]:
@@ -202,8 +211,9 @@ def _gemm(
         ahead = grouped_seconds(machine, rows, width, depth, *each)
         data = grouped_seconds(machine, rows, depth, width, *each)
     else:
-        ahead = gemm_seconds(machine, rows, width, depth, count, alone=False)
-        data = gemm_seconds(machine, rows, depth, width, count, alone=False)
+        derate = _derate(op, machine)
+        ahead = gemm_seconds(machine, rows, width, depth, count, alone=False, derate=derate)
+        data = gemm_seconds(machine, rows, depth, width, count, alone=False, derate=derate)
     if op.split in EXPERT and machine.stack.fused_experts:
         return ahead, data + weight
     gradient = np.where(depth > 0, width, 0.0)  # a table of embeddings is looked up
@@ -222,7 +232,8 @@ def weight_seconds(
         assert layer.experts is not None
         return grouped_seconds(
             machine, width, depth, rows, count, added, float(layer.experts.ffn))
-    return gemm_seconds(machine, width, depth, rows, count, alone=False)
+    return gemm_seconds(
+        machine, width, depth, rows, count, alone=False, derate=_derate(op, machine))
 
 
 def product_shape(

@@ -63,6 +63,10 @@ class Rates(Description):
     memory_derate: Fraction = Field(
         description="rate of element-wise kernels in training over their rate alone"
     )
+    wide_derate: Fraction = Field(
+        1.0, description="rate of products whose inputs and outputs are both 12,288 wide or more, "
+        "in the model, over that of others, besides gemm_derate",
+    )
 
 
 Ratio = Annotated[Number, Field(gt=0, le=100)]
