@@ -74,7 +74,7 @@ class StageSums(NamedTuple):
 
 
 class StageBound(NamedTuple):
-    """No step is shorter than ``max(first, trip) + own + last``; seconds."""
+    """No step is shorter than ``max(first, trip_bound()) + own + last``; seconds."""
 
     first: float
     """Before its first pass."""
@@ -82,28 +82,31 @@ class StageBound(NamedTuple):
     """All its passes."""
     last: float
     """Behind its last pass."""
-    trip: float
-    """Before its first pass, had it run all that it may in front of its first backward, which the
-    first micro-batch has to come back for."""
 
 
 @inlined
-def stage_bound(w, pipe, way, s, sums, layers, begin, end):
+def stage_bound(w, way, s, sums, begin, end):
     """Bound a step by stage s; ``begin`` is in front of the first pass of all and ``end`` behind
-    the last one of any stage, ``layers`` those of the model."""
-    near, all_near, model = w.rank[s].near, w.rank[pipe.pp - 1].near, w.before[layers]
-    own = way.micro_batches * sums.own
+    the last one of any stage."""
+    near, own, last = w.rank[s].near, way.micro_batches * sums.own, sums.left
     if way.together:
         own -= hidden_of(sums.away, sums.back_away, sums.busy, sums.back_busy)
-    first, last, trip = begin + sums.front + near / 2 - sums.spared, sums.left, 0.0
     if not way.split:
         last = max(sums.after + near / 2 + end - begin, last)
+    return StageBound(begin + sums.front + near / 2 - sums.spared, own, last)
+
+
+@inlined
+def trip_bound(w, pipe, way, s, sums, layers, begin):
+    """Least seconds before the first pass of stage s, had it run all that it may in front of its
+    first backward, which the first micro-batch has to come back for; ``layers``: of the model."""
     if way.loops:
-        trip = (begin + model.forward + pipe.vpp * all_near / 2 + sums.behind
+        near, all_near = w.rank[s].near, w.rank[pipe.pp - 1].near
+        return (begin + w.before[layers].forward + pipe.vpp * all_near / 2 + sums.behind
                 + (all_near - near) / 2 - sums.ran)
-    elif way.split:  # the first backward for inputs waits for those of all stages behind
-        trip = begin + model.forward + sums.behind - sums.ran
-    return StageBound(first, own, last, trip)
+    if way.split:  # the first backward for inputs waits for those of all stages behind
+        return begin + w.before[layers].forward + sums.behind - sums.ran
+    return 0.0
 
 
 @leaf

@@ -5,7 +5,7 @@ from __future__ import annotations
 from nest._kernels import form, leaf, piece
 from nest._kernels.orders import CLOSED, is_all_forward, is_in
 from nest._kernels.pipeline import SLACK
-from nest._kernels.uniform.bound import StageSums, stage_bound, way_of
+from nest._kernels.uniform.bound import StageSums, stage_bound, trip_bound, way_of
 from nest._kernels.uniform.chunks import figures_in_parts, figures_of, position_of
 from nest._kernels.uniform.decided import note_bytes
 from nest._kernels.uniform.price import few_in, passes_of
@@ -96,14 +96,15 @@ def _stage_fits(t, q, a, w, way, s, top):
     front, end = w.cuts[position_of(pipe, s, 0)], w.cuts[position_of(pipe, s, v - 1) + 1]
     model, before, behind = w.before[len(a.order)], w.before[front], w.before[end]
     back = model.inputs - behind.inputs if way.split else model.backward - behind.backward
-    bound = stage_bound(w, pipe, way, s, StageSums(
-        before.forward, before.backward, back, own, left + update, ran, spared, away, back_away,
-        busy, back_busy), len(a.order), 0.0, 0.0)
+    sums = StageSums(before.forward, before.backward, back, own, left + update, ran, spared, away,
+                     back_away, busy, back_busy)
+    bound = stage_bound(w, way, s, sums, 0.0, 0.0)
+    first = max(bound.first, trip_bound(w, pipe, way, s, sums, len(a.order), 0.0))
     rank.room = t.limit_bytes - resident - work - buffers
     rank.room -= received / way.copies / t.candidate[c].shards
     if way.together and (way.copies > 1 or w.forwards[k, s, v - 1] < m):
         rank.room -= largest
-    if max(bound.first, bound.trip) + bound.own + bound.last >= top * SLACK:
+    if first + bound.own + bound.last >= top * SLACK:
         return False
     if kept > rank.room:
         note_bytes(w)

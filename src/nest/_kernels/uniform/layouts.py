@@ -10,7 +10,14 @@ from typing import NamedTuple
 from nest._kernels import inlined, leaf
 from nest._kernels.orders import ahead_of, copies_of, together_of
 from nest._kernels.pipeline import SLACK
-from nest._kernels.uniform.bound import StageSums, ends_of, stage_bound, waits_of, way_of
+from nest._kernels.uniform.bound import (
+    StageSums,
+    ends_of,
+    stage_bound,
+    trip_bound,
+    waits_of,
+    way_of,
+)
 from nest._kernels.uniform.decided import is_decided, look_at, note_bytes
 
 # Layers by kind of ``Pipelines.seen``: of all chunks but the last, of the first chunk, of the last,
@@ -66,27 +73,28 @@ class Seen(NamedTuple):
 
 
 @inlined
-def _see(t, w, way, pp, v, times, layers, some):
-    """Sum up a stage: ``times`` (V,) its forwards of each chunk in front of its first backward,
-    ``layers`` (5, T) by kind, ``some`` as :class:`nest.records.NowRow`."""
-    m, body = way.micro_batches, w.body[0]
-    first, inner, last = times[0], times[1 if v > 2 else 0], times[v - 1]
+def _see(t, w, way, pipe, k, s, seen, row, x, some):
+    """Sum up stage s of pipeline k: its layers are ``seen[row, x]`` (5, T) by kind, ``some`` as
+    :class:`nest.records.NowRow`. A view of either array for each look would take longer."""
+    m, p, v, body, times = way.micro_batches, pipe.pp, pipe.vpp, w.body[0], w.forwards
+    # Of each chunk in front of its first backward.
+    first, inner, last = times[k, s, 0], times[k, s, 1 if v > 2 else 0], times[k, s, v - 1]
     own = front = after = behind = left = ran = held = room = fresh = reduced = 0.0
     marked = two = three = late = queue = away = back_away = busy = back_busy = 0.0
     for n in range(len(w.kind) - 1):
-        kind, end = w.kind[n], layers[LAST, n]
-        all_in = layers[REST, n] + end
-        front += layers[FRONT, n] * kind.forward
-        after += layers[FRONT, n] * kind.backward
-        behind += layers[BEHIND, n] * (kind.inputs if way.split else kind.backward)
+        kind, end = w.kind[n], seen[row, x, LAST, n]
+        all_in = seen[row, x, REST, n] + end
+        front += seen[row, x, FRONT, n] * kind.forward
+        after += seen[row, x, FRONT, n] * kind.backward
+        behind += seen[row, x, BEHIND, n] * (kind.inputs if way.split else kind.backward)
         if all_in == 0:
             continue
-        kept = inner * (all_in - end) + (first - inner) * layers[FIRST, n] + last * end
+        kept = inner * (all_in - end) + (first - inner) * seen[row, x, FIRST, n] + last * end
         own += all_in * (kind.forward + kind.backward)
         left += all_in * kind.left
         hides = t.overlaps[2] * kind.free_forward
         fresh += all_in * kind.gather - (way.group * (all_in - end) + end) * hides
-        hides = (t.overlaps if pp > 1 else t.overlaps_alone)[1] * kind.free_backward
+        hides = (t.overlaps[1] if p > 1 else t.overlaps_alone[1]) * kind.free_backward
         reduced += all_in * kind.sync - (way.rest * (all_in - end) + end) * hides
         ran += kept * kind.forward
         held += all_in * kind.resident + kept * kind.activations
@@ -116,27 +124,24 @@ def _see(t, w, way, pp, v, times, layers, some):
 
 
 @inlined
-def _ruled_out(t, a, w, way, s, layers, extra, final, top):
+def _ruled_out(t, a, w, pipe, way, s, seen, row, x, begin, ends, extra, final, top):
     """Whether stage s needs too much, or takes ``top`` with the seconds ``extra`` a micro-batch;
     ``final``: what the stage itself holds and has run is known."""
-    k, body, some = w.now[0].pipeline, w.body[0], w.now[0].first
-    pipe = a.pipe[k]
-    begin = body.begin if way.looped else 0.0  # before the first pass of all
-    seen = _see(t, w, way, pipe.pp, pipe.vpp, w.forwards[k, s], layers, some)
-    bound = stage_bound(w, pipe, way, s, seen.sums, len(a.order), begin, ends_of(
-        pipe.schedule, body))
+    stage = _see(t, w, way, pipe, w.now[0].pipeline, s, seen, row, x, w.now[0].first)
+    bound = stage_bound(w, way, s, stage.sums, begin, ends)
     first, own, last = bound.first, bound.own + way.micro_batches * extra, bound.last
     if first + own + last >= top * SLACK:
         return True
-    if seen.held > t.limit_bytes / SLACK:
+    if stage.held > t.limit_bytes / SLACK:
         note_bytes(w)
         return True
     if final:
         if way.looped:
-            first = max(first, seen.fresh)
-            if not way.split and body.gathered == 0.0:
-                last = max(last, seen.reduced)
-        if max(first, bound.trip) + own + last >= top * SLACK:
+            first = max(first, stage.fresh)
+            if not way.split and w.body[0].gathered == 0.0:
+                last = max(last, stage.reduced)
+        first = max(first, trip_bound(w, pipe, way, s, stage.sums, len(a.order), begin))
+        if first + own + last >= top * SLACK:
             w.now[0].further = 1  # larger groups may wait for less
             return True
     return False
@@ -151,10 +156,10 @@ def next_layout(t, q, a, w, k, number, top):
     """
     pipe, body, now, last = a.pipe[k], w.body[0], w.now[0], a.pipe[k].last
     way, ends = way_of(pipe, t.micro_batches), ends_of(pipe.schedule, body)
-    m = way.micro_batches
+    m, begin = way.micro_batches, body.begin if way.looped else 0.0  # before the first pass of all
     each = body.seconds - (body.hidden if together_of(pipe.schedule) else 0.0)
     before = w.answer[k].run + 1 - a.run[pipe.first]
-    x, run = 0, a.run[number] if number < last else -1
+    x, seen, row, run = 0, a.seen, number, a.run[number] if number < last else -1
     block = before + run != now.run
     now.further = 0
     while number < last:
@@ -175,6 +180,7 @@ def next_layout(t, q, a, w, k, number, top):
                     number = a.until[run]
                     continue
                 look_at(w, before + run, True)
+                seen, row = a.least_seen, run
             else:
                 at = w.answer[k].layout + number - pipe.first
                 if is_decided(w, at):
@@ -182,9 +188,10 @@ def next_layout(t, q, a, w, k, number, top):
                     block = number == a.until[run]
                     continue
                 look_at(w, at, False)
+                seen, row = a.seen, number
         s = a.heaviest[number] if x == 0 else 0 if x == 1 else pipe.pp - 1
-        layers = a.least_seen[run, x] if block else a.seen[number, x]
-        if _ruled_out(t, a, w, way, s, layers, extra, x == 0 or not block, top):
+        if _ruled_out(t, a, w, pipe, way, s, seen, row, x, begin, ends, extra, x == 0 or not block,
+                      top):
             number = a.until[run] if block else number + 1
             block, x = number == a.until[run], 0
         elif x + 1 < a.seen.shape[1]:
