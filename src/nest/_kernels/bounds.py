@@ -12,12 +12,12 @@ from nest._kernels import leaf
 
 
 @leaf
-def _fill_least(p, least, need, behind):
+def _fill_least(problem, least, need, behind):
     """Least t, t + finish, ... of the options of (price, signature) with ``need`` in flight."""
-    P, G, m = p.first.shape[0], p.first.shape[1] - 1, p.micro_batches
+    P, G, m = problem.first.shape[0], problem.first.shape[1] - 1, problem.micro_batches
     for x in range(P):
         for g in range(G):
-            begin, end = p.first[x, g], p.first[x, g + 1]
+            begin, end = problem.first[x, g], problem.first[x, g + 1]
             if begin == end:
                 continue
             low = least[begin]
@@ -25,7 +25,7 @@ def _fill_least(p, least, need, behind):
             low.backward = low.backward_finished = low.backward_ready = np.inf
             low.forward = low.sent = low.rounds = low.rounds_finished = np.inf
             for o in range(begin, end):
-                option = p.option[o]
+                option = problem.option[o]
                 if option.held < need:
                     continue
                 # What every backward takes, the last one of a step too.
@@ -45,17 +45,17 @@ def _fill_least(p, least, need, behind):
 
 
 @leaf
-def _unknown(w, here):
+def _unknown(work, here):
     """A cell to which no way is known."""
-    front = w.front[here]
+    front = work.front[here]
     front.added = front.forced = front.hidden = front.ready = np.inf
     front.fronts = front.arrives = front.trips = np.inf
-    w.stages[here] = 0
+    work.stages[here] = 0
 
 
 @leaf
-def reach(p, w, need, behind, limit, count):
-    """Fill ``w.front`` with what the stages in front of (i, k) add to a step; the cells reached.
+def reach(problem, work, need, behind, limit, count):
+    """Fill ``work.front`` with what the stages in front of (i, k) add to a step; the cells reached.
 
     For a label with ``behind`` stages, the step is no shorter than REST + ``added``, ``forced``,
     DONE + ``fronts``, IDLE + ``arrives`` and, where the micro-batches outnumber all stages, 2 AFTER
@@ -63,21 +63,21 @@ def reach(p, w, need, behind, limit, count):
     and IDLE over AFTER, makes no difference up to ``hidden``; what a label's READY has over REST,
     and IDLE_READY over AFTER, up to ``ready`` (-inf where the first stage may hold no copy of an
     embedding). inf where nothing below ``limit`` leads. Every stage in front is priced with
-    ``need`` micro-batches in flight, no more than it will hold. ``w.stages`` says how many are in
+    ``need`` micro-batches in flight, no more than it will hold. ``work.stages``: how many are in
     front at the most.
 
-    ``w.place`` numbers the cells that can be reached and holds -1 for the others. It is filled
+    ``work.place`` numbers the cells that can be reached and holds -1 for the others. It is filled
     where ``count``, the cells reached before, is 0; later calls reach no others, for more is asked
     of each stage.
 
     ``arrives`` and ``trips`` hold (m - n - 1) b and (m - n) t of a stage with n behind it: every
     further stage in between takes one b or t, at most limit / m, away.
     """
-    L, K, m = len(p.depths) - 1, p.price.shape[1] - 1, p.micro_batches
-    place, cells, stages, least = w.place, w.front, w.stages, w.least
-    _fill_least(p, least, need, behind)
+    L, K, m = len(problem.depths) - 1, problem.price.shape[1] - 1, problem.micro_batches
+    place, cells, stages, least = work.place, work.front, work.stages, work.least
+    _fill_least(problem, least, need, behind)
     for here in range(count):
-        _unknown(w, here)
+        _unknown(work, here)
     if count == 0:
         place[0, 0], count = 0, 1
     begin = cells[0]
@@ -92,14 +92,14 @@ def reach(p, w, need, behind, limit, count):
                 continue
             front = cells[here]
             added, forced, fronts = front.added, front.forced, front.fronts
-            for x in range(len(p.sizes)):
-                kind, stop = p.price[x, k], k + p.sizes[x]
+            for x in range(len(problem.sizes)):
+                kind, stop = problem.price[x, k], k + problem.sizes[x]
                 if kind < 0 or stop > K:
                     continue
-                for j in range(p.ends[0, kind, i], p.ends[1, kind, i]):
-                    g = p.signature[i, j]
-                    row = p.first[kind, g]
-                    if g < 0 or row == p.first[kind, g + 1]:
+                for j in range(problem.ends[0, kind, i], problem.ends[1, kind, i]):
+                    g = problem.signature[i, j]
+                    row = problem.first[kind, g]
+                    if g < 0 or row == problem.first[kind, g + 1]:
                         continue
                     low = least[row]
                     t = low.time
@@ -107,8 +107,8 @@ def reach(p, w, need, behind, limit, count):
                         continue
                     hop = 0.0
                     if j < L:
-                        hop = p.hop_bytes[j] * p.hop_per_byte[stop] / p.lanes[x]
-                        hop = p.both * (hop + p.hop_latency[stop])
+                        hop = problem.hop_bytes[j] * problem.hop_per_byte[stop] / problem.lanes[x]
+                        hop = problem.both * (hop + problem.hop_latency[stop])
                     # A stage's own finish follows the forward passes in front of it.
                     total = max(added + t, fronts + low.finished) + hop
                     must = max(forced, added + low.step, fronts + low.step_finished)
@@ -123,7 +123,7 @@ def reach(p, w, need, behind, limit, count):
                     if at < 0:
                         at, count = count, count + 1
                         place[j, stop] = at
-                        _unknown(w, at)
+                        _unknown(work, at)
                     to = cells[at]
                     to.added, to.forced = min(to.added, total), min(to.forced, must)
                     to.hidden = min(to.hidden, front.hidden + (

@@ -20,7 +20,7 @@ SLACK = 1.0 + 1e-9
 LEAST_HELD, MOST_HELD, SLOWEST = range(3)
 
 
-def held(s, t, limit, cuts, ends, row):
+def held(spans, degrees, limit, cuts, ends, row):
     """Micro-batches that the stages of a plan below ``limit`` seconds a step may hold.
 
     Parameters
@@ -37,52 +37,54 @@ def held(s, t, limit, cuts, ends, row):
     float64 (3, N), the least, the most (-1: no such plan has the stage), and the seconds that a
     micro-batch takes less than.
     """
-    deepest = min(int(t.cap.max()), DEEPEST)
+    deepest = min(int(degrees.cap.max()), DEEPEST)
     seconds = np.full((int(row.max()) + 1, deepest), np.inf)
-    least_seconds(t, row, np.empty(len(t.part), FAST), np.empty(t.ahead.shape[1], FAST), seconds)
+    least_seconds(degrees, row, np.empty(len(degrees.part), FAST),
+        np.empty(degrees.ahead.shape[1], FAST), seconds)
     cells = int(cuts[2, -1] + max(cuts[1, -1] - cuts[0, -1] + 1, 0))
     found = np.zeros((3, len(seconds)))
-    found[LEAST_HELD], found[MOST_HELD] = t.micro_batches, -1.0
-    look(s, limit, cuts, ends, row, seconds, np.full((cells, deepest + 1), np.inf),
+    found[LEAST_HELD], found[MOST_HELD] = degrees.micro_batches, -1.0
+    look(spans, limit, cuts, ends, row, seconds, np.full((cells, deepest + 1), np.inf),
          np.full(cells, np.inf), found)
     return found
 
 
 @entry
-def least_seconds(t, row, sums, own, seconds):
+def least_seconds(degrees, row, sums, own, seconds):
     """Fill the least seconds of a micro-batch of each stage that holds 1, 2, ... of them.
 
     Each layer takes those of its fastest policy, and each byte that it has to keep less the least
     that any layer pays for one under any policy.
     """
-    R, G, D, room = t.back.shape[1], len(t.part), seconds.shape[1], t.limit_bytes * SLACK
-    for c in range(len(t.price)):
-        body, state, price = t.body[c], t.held[c], t.price[c]
+    R, G, D, room = degrees.back.shape[1], len(degrees.part), seconds.shape[
+        1], degrees.limit_bytes * SLACK
+    for c in range(len(degrees.price)):
+        body, state, price = degrees.body[c], degrees.held[c], degrees.price[c]
         toll = np.inf
-        for kind in range(t.ahead.shape[1]):
-            alone, least = t.back[body, 0, kind], np.inf
+        for kind in range(degrees.ahead.shape[1]):
+            alone, least = degrees.back[body, 0, kind], np.inf
             fast, kept = alone.seconds, alone.activations
             for r in range(R):
-                again = t.back[body, r, kind]
+                again = degrees.back[body, r, kind]
                 if again.seconds < fast or (again.seconds == fast and again.activations < kept):
                     fast, kept = again.seconds, again.activations
                 least = min(least, again.activations)
             for r in range(R):
-                again = t.back[body, r, kind]
+                again = degrees.back[body, r, kind]
                 if again.activations < kept:
                     toll = min(toll, (again.seconds - fast) / (kept - again.activations))
             layer = own[kind]
-            layer.time, layer.kept = t.ahead[body, kind].seconds + fast, kept
+            layer.time, layer.kept = degrees.ahead[body, kind].seconds + fast, kept
             layer.least, layer.work = least, alone.work
-        for z in range(len(t.shard)):
-            if t.shard[z] and not t.hybrid[c]:
+        for z in range(len(degrees.shard)):
+            if degrees.shard[z] and not degrees.hybrid[c]:
                 continue
-            for kind in range(t.ahead.shape[1]):
-                own[kind].resident = t.state[state, z, kind].resident
-                own[kind].buffers = t.state[state, z, kind].buffers
+            for kind in range(degrees.ahead.shape[1]):
+                own[kind].resident = degrees.state[state, z, kind].resident
+                own[kind].buffers = degrees.state[state, z, kind].buffers
             for g in range(G):
-                part, total = t.part[g], sums[g]
-                sums[g] = own[t.last[g]]
+                part, total = degrees.part[g], sums[g]
+                sums[g] = own[degrees.last[g]]
                 if part >= 0:
                     before = sums[part]
                     total.time += before.time
@@ -92,7 +94,7 @@ def least_seconds(t, row, sums, own, seconds):
                     total.buffers = max(total.buffers, before.buffers)
                     total.work = max(total.work, before.work)
                 n = row[price, g]
-                if n < 0 or (t.forbidden[z] and g != t.whole):
+                if n < 0 or (degrees.forbidden[z] and g != degrees.whole):
                     continue
                 free = room - total.resident - total.buffers - total.work
                 for d in range(1, D + 1):
@@ -104,37 +106,37 @@ def least_seconds(t, row, sums, own, seconds):
 
 
 @entry
-def look(s, limit, cuts, ends, row, seconds, behind, ahead, found):
+def look(spans, limit, cuts, ends, row, seconds, behind, ahead, found):
     """Fill ``found`` of ``held``; ``behind`` (cells, D+1), ``ahead`` (cells,) hold infinities."""
-    _behind(s, limit, cuts, ends, row, seconds, behind)
-    _ahead(s, limit, cuts, ends, row, seconds, behind, ahead, found)
+    _behind(spans, limit, cuts, ends, row, seconds, behind)
+    _ahead(spans, limit, cuts, ends, row, seconds, behind, ahead, found)
 
 
 @leaf
-def slowest(s, room, behind, j, stop):
+def slowest(spans, room, behind, j, stop):
     """Seconds that a stage up to cut ``j`` and position ``stop`` takes less than in ``room``."""
-    most, left = min(room / s.micro_batches, room - behind), s.work[-1] - s.work[j]
+    most, left = min(room / spans.micro_batches, room - behind), spans.work[-1] - spans.work[j]
     if left > 0.0:
-        most = min(most, room - left / (1.0 - s.share[stop]))
+        most = min(most, room - left / (1.0 - spans.share[stop]))
     return most
 
 
 @leaf
-def _behind(s, limit, cuts, ends, row, seconds, behind):
+def _behind(spans, limit, cuts, ends, row, seconds, behind):
     """Fill the least that 0, 1, ... stages behind a cell take from its first micro-batch on."""
-    L, K, m, D = len(s.signature) - 1, cuts.shape[1] - 1, s.micro_batches, seconds.shape[1]
+    L, K, m, D = len(spans.signature) - 1, cuts.shape[1] - 1, spans.micro_batches, seconds.shape[1]
     for k in range(K, -1, -1):
         if cuts[0, k] <= L <= cuts[1, k]:
             behind[cuts[2, k] + L - cuts[0, k], 0] = 0.0
         for i in range(cuts[0, k], min(cuts[1, k] + 1, L)):
             here = cuts[2, k] + i - cuts[0, k]
-            for x in range(len(s.sizes)):
-                kind, stop = s.price[x, k], k + s.sizes[x]
+            for x in range(len(spans.sizes)):
+                kind, stop = spans.price[x, k], k + spans.sizes[x]
                 if kind < 0 or stop > K:
                     continue
                 for j in range(max(ends[0, kind, i], cuts[0, stop]),
                                min(ends[1, kind, i], cuts[1, stop] + 1)):
-                    n, there = row[kind, s.signature[i, j]], cuts[2, stop] + j - cuts[0, stop]
+                    n, there = row[kind, spans.signature[i, j]], cuts[2, stop] + j - cuts[0, stop]
                     for d in range(D + 1 if n >= 0 else 0):
                         if behind[there, d] == np.inf:
                             continue
@@ -147,9 +149,9 @@ def _behind(s, limit, cuts, ends, row, seconds, behind):
 
 
 @leaf
-def _ahead(s, limit, cuts, ends, row, seconds, behind, ahead, found):
+def _ahead(spans, limit, cuts, ends, row, seconds, behind, ahead, found):
     """Fill the least seconds of a micro-batch in front of a cell, and ``found``."""
-    L, K, m, D = len(s.signature) - 1, cuts.shape[1] - 1, s.micro_batches, seconds.shape[1]
+    L, K, m, D = len(spans.signature) - 1, cuts.shape[1] - 1, spans.micro_batches, seconds.shape[1]
     if cuts[0, 0] == 0:
         ahead[cuts[2, 0]] = 0.0
     for k in range(K):
@@ -157,20 +159,20 @@ def _ahead(s, limit, cuts, ends, row, seconds, behind, ahead, found):
             before = ahead[cuts[2, k] + i - cuts[0, k]]
             if before == np.inf:
                 continue
-            for x in range(len(s.sizes)):
-                kind, stop = s.price[x, k], k + s.sizes[x]
+            for x in range(len(spans.sizes)):
+                kind, stop = spans.price[x, k], k + spans.sizes[x]
                 if kind < 0 or stop > K:
                     continue
                 for j in range(max(ends[0, kind, i], cuts[0, stop]),
                                min(ends[1, kind, i], cuts[1, stop] + 1)):
-                    n, there = row[kind, s.signature[i, j]], cuts[2, stop] + j - cuts[0, stop]
+                    n, there = row[kind, spans.signature[i, j]], cuts[2, stop] + j - cuts[0, stop]
                     for d in range(D + 1 if n >= 0 else 0):
                         t = seconds[n, min(d, D - 1)]
                         if before + m * t >= limit:
                             break
                         if behind[there, d] == np.inf:
                             continue
-                        most = slowest(s, limit - before, behind[there, d], j, stop)
+                        most = slowest(spans, limit - before, behind[there, d], j, stop)
                         if t >= most:
                             continue
                         ahead[there] = min(ahead[there], before + t)

@@ -1,7 +1,7 @@
 """A stage from its layers, and an option from a stage.
 
-Shapes: T layer kinds, R recompute policies, G signatures. ``t`` is a ``nest.search.tables.Tables``,
-``w`` a ``nest._kernels.options.OptionWork``.
+Shapes: T layer kinds, R recompute policies, G signatures. ``tables`` is a ``Tables``,
+``work`` a ``nest._kernels.options.OptionWork``.
 """
 
 from __future__ import annotations
@@ -15,63 +15,64 @@ stage_of, gpipe_stage_of = form(one_f_one_b.stage_of), form(gpipe.stage_of)
 
 
 @leaf
-def walk(t, w, c, limit, slack):
+def walk(tables, work, c, limit, slack):
     """Fold the layers along the tree of signatures; the number of those reached.
 
-    ``totals`` and ``order`` of ``w`` are filled, parents first. Nothing follows a signature that
+    ``totals`` and ``order`` of ``work`` are filled, parents first. Nothing follows a signature that
     takes ``limit`` alone, or more above the least that its layers need than a plan below ``limit``
     can spare (see ``Formulation.bounds``): more layers take more of both.
     """
-    totals, stack, alone = w.totals, w.stack, w.layers[0]
+    totals, stack, alone = work.totals, work.stack, work.layers[0]
     reached = 0
-    waiting = t.begin[1]
+    waiting = tables.begin[1]
     for x in range(waiting):
-        stack[x] = t.children[x]
+        stack[x] = tables.children[x]
     while waiting:
         waiting -= 1
         g = stack[waiting]
-        wanted = w.wanted.most[t.price[c], g]
+        wanted = work.wanted.most[tables.price[c], g]
         if wanted == NO:
             continue
         # That of one layer extends number -1: the last row, all zeros.
-        part, layer = t.part[g], alone[t.last[g]]
+        part, layer = tables.part[g], alone[tables.last[g]]
         before, now = totals[part], totals[g]
         lower = below = layer
         if part >= 0:
-            lower = below = alone[t.last[part]]
-            if t.part[part] >= 0:
-                lower = alone[t.last[t.part[part]]]
-        append(before, layer, below, lower, t.depth[g] - 1, t.overlaps, now)
+            lower = below = alone[tables.last[part]]
+            if tables.part[part] >= 0:
+                lower = alone[tables.last[tables.part[part]]]
+        append(before, layer, below, lower, tables.depth[g] - 1, tables.overlaps, now)
         now.update, now.tied = before.update + layer.update, before.tied + layer.tied
         now.resident = before.resident + layer.resident
         now.activations = before.activations + layer.activations
         now.buffers, now.work = max(before.buffers, layer.buffers), max(before.work, layer.work)
         time = now.forward + now.backward
-        if t.micro_batches * time >= limit or t.weight[c] * time - w.base[g] > slack:
+        if tables.micro_batches * time >= limit or tables.weight[c] * time - work.base[g] > slack:
             continue
         if wanted > PART:
-            w.order[reached] = g
+            work.order[reached] = g
             reached += 1
-        for x in range(t.begin[g + 1], t.begin[g + 2]):
-            stack[waiting] = t.children[x]
+        for x in range(tables.begin[g + 1], tables.begin[g + 2]):
+            stack[waiting] = tables.children[x]
             waiting += 1
     return reached
 
 
 @leaf
-def fill_whole(t, w, g):
+def fill_whole(tables, work, g):
     """Fill the seconds of an option with what signature g takes without recompute."""
-    alone, chunk, total = w.layers[0], w.chunk[0], w.totals[g]
+    alone, chunk, total = work.layers[0], work.chunk[0], work.totals[g]
     chunk.forward, chunk.backward, chunk.left = total.forward, total.backward, total.left
     chunk.wait, chunk.largest, chunk.free_forward = total.wait, total.largest, total.free_forward
     chunk.update, chunk.tied = total.update, total.tied
-    first = second = third = below = alone[t.root[g]]
-    if t.part[g] >= 0:
-        second, below = alone[t.second[g]], alone[t.last[t.part[g]]]
-    if t.third[g] >= 0:
-        third = alone[t.third[g]]
-    close(first, second, third, below, alone[t.last[g]], t.depth[g], t.overlaps, chunk)
-    _fill(t.gpipe, chunk, w.new[0])
+    first = second = third = below = alone[tables.root[g]]
+    if tables.part[g] >= 0:
+        second, below = alone[tables.second[g]], alone[tables.last[tables.part[g]]]
+    if tables.third[g] >= 0:
+        third = alone[tables.third[g]]
+    close(first, second, third, below, alone[tables.last[g]], tables.depth[g], tables.overlaps,
+        chunk)
+    _fill(tables.gpipe, chunk, work.new[0])
 
 
 @leaf
@@ -112,16 +113,16 @@ def set_ends(new, left, wait, tied, update):
 
 
 @leaf
-def recomputed(t, w, g, r, most):
+def recomputed(tables, work, g, r, most):
     """Fill the seconds of an option: signature g, policy r for the first ``most`` layers."""
-    kinds, again, chunk = w.kinds, w.again, w.chunk[0]
+    kinds, again, chunk = work.kinds, work.again, work.chunk[0]
     at, q = len(kinds), g
     while q >= 0:
         at -= 1
-        kinds[at] = t.last[q]
-        again[at] = r if t.marked[q] <= most else 0
-        q = t.part[q]
-    overlaps = t.overlaps_alone if g == t.whole else t.overlaps
-    chunk_costs(w.layers, kinds, again, at, len(kinds), overlaps, chunk)
-    chunk.update, chunk.tied = w.totals[g].update, w.totals[g].tied
-    _fill(t.gpipe, chunk, w.new[0])
+        kinds[at] = tables.last[q]
+        again[at] = r if tables.marked[q] <= most else 0
+        q = tables.part[q]
+    overlaps = tables.overlaps_alone if g == tables.whole else tables.overlaps
+    chunk_costs(work.layers, kinds, again, at, len(kinds), overlaps, chunk)
+    chunk.update, chunk.tied = work.totals[g].update, work.totals[g].tied
+    _fill(tables.gpipe, chunk, work.new[0])

@@ -14,11 +14,12 @@ chunk_costs, add_parts = form(chunk.chunk_costs, leaf), form(chunk.add_parts, le
 
 
 @leaf
-def layer_sums(t, u, v, z, r, layers):
+def layer_sums(tables, u, v, z, r, layers):
     """Fill ``layers[r]`` of (R, T) with the figures of each kind: of body ``u`` under policy ``r``,
     and of state ``v`` with way of ZeRO ``z``."""
-    for kind in range(t.ahead.shape[1]):
-        ahead, back, state = t.ahead[u, kind], t.back[u, r, kind], t.state[v, z, kind]
+    for kind in range(tables.ahead.shape[1]):
+        ahead, back, state = tables.ahead[u, kind], tables.back[u, r, kind], tables.state[v, z,
+            kind]
         layer = layers[r, kind]
         layer.free_forward, layer.forward = ahead.free, ahead.seconds + state.slowed_forward
         layer.free_backward, layer.backward = back.free, back.seconds + state.slowed_backward

@@ -73,13 +73,14 @@ class OptionWork(NamedTuple):
     """OPTION (1,) the option at hand."""
 
 
-def work_of(t, wanted, options=OPTIONS, each=EACH):
+def work_of(tables, wanted, options=OPTIONS, each=EACH):
     """Room for so many options in all and of a signature."""
-    G, T, R, longest = len(t.part), t.ahead.shape[1], t.back.shape[1], int(t.depth.max())
+    G, T, R, longest = len(tables.part), tables.ahead.shape[1], tables.back.shape[1], int(
+        tables.depth.max())
     place = np.cumsum(wanted.most > PART, axis=1, dtype=np.int32) - 1
     places = int(place[:, -1].max()) + 1
     return OptionWork(
-        wanted=wanted, first=np.zeros((int(t.price[-1]) + 1, G + 1), np.int64),
+        wanted=wanted, first=np.zeros((int(tables.price[-1]) + 1, G + 1), np.int64),
         options=np.empty(options, OPTION), place=place, kept=np.empty((places, each), OPTION),
         sequence=np.empty(each, np.int64), tally=np.zeros(places, np.int64), base=np.empty(G),
         totals=np.zeros(G + 1, TOTAL),
@@ -91,16 +92,16 @@ def work_of(t, wanted, options=OPTIONS, each=EACH):
         new=np.zeros(1, OPTION))
 
 
-def wider(w):
+def wider(work):
     """The same with more room where there is none left."""
-    places, each = w.kept.shape
-    if w.tally.max() < each:
-        return w._replace(options=np.concatenate((w.options, np.empty_like(w.options))))
+    places, each = work.kept.shape
+    if work.tally.max() < each:
+        return work._replace(options=np.concatenate((work.options, np.empty_like(work.options))))
     more = (4 if each < 256 else 2) * each
     kept = np.empty((places, more), OPTION)
-    for n, count in enumerate(w.tally.tolist()):  # memory that is never touched takes none
-        kept[n, :count] = w.kept[n, :count]
-    return w._replace(kept=kept, sequence=np.empty(more, np.int64))
+    for n, count in enumerate(work.tally.tolist()):  # memory that is never touched takes none
+        kept[n, :count] = work.kept[n, :count]
+    return work._replace(kept=kept, sequence=np.empty(more, np.int64))
 
 
 # The helpers below index whole arrays: a slice or an iterator in an inner loop costs more than its
@@ -124,15 +125,15 @@ def in_flight(limit_bytes, resident, activations, cap):
 
 
 @leaf
-def _may_be_wanted(t, w, price, g, limit):
+def _may_be_wanted(tables, work, price, g, limit):
     """Whether a plan below ``limit`` may have the new option of g.
 
     No step takes less than its own micro-batches, what comes before and after.
     """
-    new = w.new[0]
+    new = work.new[0]
     time = new.forward + new.backward - new.late
-    return time < w.wanted.slowest[price, g] and (
-        new.wait + t.micro_batches * time + new.left + new.later < limit)
+    return time < work.wanted.slowest[price, g] and (
+        new.wait + tables.micro_batches * time + new.left + new.later < limit)
 
 
 @leaf
@@ -174,9 +175,9 @@ def _keep(kept, tally, n, new):
 
 
 @leaf
-def _sort(w, n, start):
+def _sort(work, n, start):
     """Write the options at place n from ``start`` on, by ascending t; equal ones in their order."""
-    kept, sequence, count = w.kept[n], w.sequence, w.tally[n]
+    kept, sequence, count = work.kept[n], work.sequence, work.tally[n]
     for o in range(count):
         time, y = kept[o].forward + kept[o].backward, o
         while y and kept[sequence[y - 1]].forward + kept[sequence[y - 1]].backward > time:
@@ -184,220 +185,225 @@ def _sort(w, n, start):
             y -= 1
         sequence[y] = o
     for y in range(count):
-        w.options[start + y] = kept[sequence[y]]
+        work.options[start + y] = kept[sequence[y]]
 
 
 @leaf
-def _offer(t, w, c, z, limit, slack):
-    """Keep options of candidate c and way of ZeRO z; False: ``w.kept`` has no room."""
-    layer_sums(t, t.body[c], t.held[c], z, 0, w.layers)
-    w.new[0].shards = t.shards[c]
+def _offer(tables, work, c, z, limit, slack):
+    """Keep options of candidate c and way of ZeRO z; False: ``work.kept`` has no room."""
+    layer_sums(tables, tables.body[c], tables.held[c], z, 0, work.layers)
+    work.new[0].shards = tables.shards[c]
     traffic = 0.0
-    for kind in range(t.ahead.shape[1]):
-        traffic = max(traffic, w.layers[0, kind].gathered, w.layers[0, kind].scattered)
+    for kind in range(tables.ahead.shape[1]):
+        traffic = max(traffic, work.layers[0, kind].gathered, work.layers[0, kind].scattered)
     busy = traffic > 0.0
-    code = (c * len(t.shard) + z) * t.back.shape[1]
-    reached = walk(t, w, c, limit, slack)
-    shorts = _offer_whole(t, w, c, z, busy, code, reached, limit)
-    if shorts > 0 and t.back.shape[1] > 1:
-        return _offer_recomputed(t, w, c, z, busy, code, shorts, limit, slack)
+    code = (c * len(tables.shard) + z) * tables.back.shape[1]
+    reached = walk(tables, work, c, limit, slack)
+    shorts = _offer_whole(tables, work, c, z, busy, code, reached, limit)
+    if shorts > 0 and tables.back.shape[1] > 1:
+        return _offer_recomputed(tables, work, c, z, busy, code, shorts, limit, slack)
     return shorts >= 0
 
 
 @leaf
-def _offer_whole(t, w, c, z, busy, code, reached, limit):
+def _offer_whole(tables, work, c, z, busy, code, reached, limit):
     """The same without recompute; how many signatures hold too little so, -1: no room."""
-    new, price = w.new[0], t.price[c]
+    new, price = work.new[0], tables.price[c]
     shorts = 0
     for x in range(reached):
-        g = w.order[x]
-        total = w.totals[g]
-        cap = min(t.cap[g], w.wanted.most[price, g])
-        if cap == 0 or (t.forbidden[z] and g != t.whole):
+        g = work.order[x]
+        total = work.totals[g]
+        cap = min(tables.cap[g], work.wanted.most[price, g])
+        if cap == 0 or (tables.forbidden[z] and g != tables.whole):
             continue
         held = 0
-        if t.keep_none:
+        if tables.keep_none:
             held = in_flight(
-                t.limit_bytes, total.resident + total.work + total.buffers
-                + t.received[g] / t.shards[c],
-                total.activations + t.relay[g] * t.relayed[c], cap)
-        w.held[g] = held
-        if held >= w.wanted.least[price, g]:
-            if g == t.whole:  # a single stage, whose traffic may overlap more
-                recomputed(t, w, g, 0, 0)
+                tables.limit_bytes, total.resident + total.work + total.buffers
+                + tables.received[g] / tables.shards[c],
+                total.activations + tables.relay[g] * tables.relayed[c], cap)
+        work.held[g] = held
+        if held >= work.wanted.least[price, g]:
+            if g == tables.whole:  # a single stage, whose traffic may overlap more
+                recomputed(tables, work, g, 0, 0)
             elif busy:
-                fill_whole(t, w, g)
+                fill_whole(tables, work, g)
             else:
                 new.forward, new.backward = total.forward, total.backward
                 set_alone(new, total.left, total.wait, total.tied, total.update)
-            new.degrees, new.held = code * len(t.first_layers), held
-            if _may_be_wanted(t, w, price, g, limit) and not _keep(
-                    w.kept, w.tally, w.place[price, g], new):
+            new.degrees, new.held = code * len(tables.first_layers), held
+            if _may_be_wanted(tables, work, price, g, limit) and not _keep(
+                    work.kept, work.tally, work.place[price, g], new):
                 return -1
         if held < cap:
-            w.short[shorts] = g
+            work.short[shorts] = g
             shorts += 1
     return shorts
 
 
 @leaf
-def _best_changes(t, w):
+def _best_changes(tables, work):
     """Fill in the least that a policy but full changes of each kind; the least of one layer."""
     least = np.inf
-    for at in range(len(t.kinds)):
-        kind = t.kinds[at]
-        w.best_back[kind], w.best_held[kind] = np.inf, 0.0
-        for r in range(1, t.back.shape[1]):
-            back = w.changes[r, kind].backward
+    for at in range(len(tables.kinds)):
+        kind = tables.kinds[at]
+        work.best_back[kind], work.best_held[kind] = np.inf, 0.0
+        for r in range(1, tables.back.shape[1]):
+            back = work.changes[r, kind].backward
             least = min(least, back)
-            if r != t.full:
-                w.best_back[kind] = min(w.best_back[kind], back)
-                w.best_held[kind] = min(w.best_held[kind], w.changes[r, kind].activations)
+            if r != tables.full:
+                work.best_back[kind] = min(work.best_back[kind], back)
+                work.best_held[kind] = min(work.best_held[kind], work.changes[r, kind].activations)
     return least
 
 
 @leaf
-def _offer_recomputed(t, w, c, z, busy, code, shorts, limit, slack):
+def _offer_recomputed(tables, work, c, z, busy, code, shorts, limit, slack):
     """The same with recompute, for the signatures that hold too little without."""
-    m, R = t.micro_batches, t.back.shape[1]
-    weight, price = t.weight[c], t.price[c]
-    radix = len(t.first_layers)
-    policy_changes(t, w, c, z, busy)
-    least = _best_changes(t, w)
+    m, R = tables.micro_batches, tables.back.shape[1]
+    weight, price = tables.weight[c], tables.price[c]
+    radix = len(tables.first_layers)
+    policy_changes(tables, work, c, z, busy)
+    least = _best_changes(tables, work)
     for x in range(shorts):
-        g = w.short[x]
-        total = w.totals[g]
-        cap, base = min(t.cap[g], w.wanted.most[price, g]), w.base[g]
-        best, slowest = max(w.held[g], w.wanted.least[price, g] - 1), w.wanted.slowest[price, g]
+        g = work.short[x]
+        total = work.totals[g]
+        cap, base = min(tables.cap[g], work.wanted.most[price, g]), work.base[g]
+        best, slowest = max(work.held[g],
+            work.wanted.least[price, g] - 1), work.wanted.slowest[price, g]
         unchanged = total.forward + total.backward
         # No policy costs less than the cheapest does in one layer.
         most_time = min(limit / m, (slack + base) / weight, slowest)
-        if t.keep_none and unchanged + least >= most_time:
+        if tables.keep_none and unchanged + least >= most_time:
             continue
-        resident = total.resident + total.buffers + t.received[g] / t.shards[c]
-        work = total.work
-        activations = total.activations + t.relay[g] * t.relayed[c]
+        resident = total.resident + total.buffers + tables.received[g] / tables.shards[c]
+        workspace = total.work
+        activations = total.activations + tables.relay[g] * tables.relayed[c]
         time, least_kept = unchanged, activations
-        for at in range(t.among[g, 0], t.among[g, 1]):
-            kind = t.kinds[at]
-            layers = layers_of(t, g, kind)
+        for at in range(tables.among[g, 0], tables.among[g, 1]):
+            kind = tables.kinds[at]
+            layers = layers_of(tables, g, kind)
             if layers:
-                time += layers * w.best_back[kind]
-                least_kept += layers * w.best_held[kind]
-        more = resident + work + (best + 1) * least_kept
-        some = time < most_time and more <= t.limit_bytes * (1.0 + 1e-12)
-        most = t.marked[g]
-        for r in range(1, R - (t.full > 0) if some else 0):
-            back, held_bytes, work_bytes = changed(t, w.changes, g, r)
+                time += layers * work.best_back[kind]
+                least_kept += layers * work.best_held[kind]
+        more = resident + workspace + (best + 1) * least_kept
+        some = time < most_time and more <= tables.limit_bytes * (1.0 + 1e-12)
+        most = tables.marked[g]
+        for r in range(1, R - (tables.full > 0) if some else 0):
+            back, held_bytes, work_bytes = changed(tables, work.changes, g, r)
             time = unchanged + back
             if m * time >= limit or weight * time - base > slack or time >= slowest:
                 continue
-            held = in_flight(t.limit_bytes, resident + max(work, work_bytes),
+            held = in_flight(tables.limit_bytes, resident + max(workspace, work_bytes),
                              activations + held_bytes, cap)
             if held > best and not _offer_policy(
-                    t, w, c, g, r, most, back, held, busy, (code + r) * radix, limit):
+                    tables, work, c, g, r, most, back, held, busy, (code + r) * radix, limit):
                 return False
-        if t.full < 0:
+        if tables.full < 0:
             continue
         # The first layers in full: for each number in flight the fewest of them.
         layer = min(most, 1)
         while best < cap:
             if most:
-                room = (t.limit_bytes - resident - work) / (best + 1)
+                room = (tables.limit_bytes - resident - workspace) / (best + 1)
                 layer = first_that_may_hold(
-                    t, w.changes, g, room - activations + 1e-9 * t.limit_bytes, layer, most)
+                    tables, work.changes, g, room - activations + 1e-9 * tables.limit_bytes, layer,
+                    most)
             if layer > most:
                 break
             back, held_bytes, work_bytes = changed(
-                t, w.changes, t.ancestor[t.way[g], layer], t.full)
+                tables, work.changes, tables.ancestor[tables.way[g], layer], tables.full)
             time = unchanged + back
             if m * time >= limit or weight * time - base > slack or time >= slowest:
                 break
-            held = in_flight(t.limit_bytes, resident + max(work, work_bytes),
+            held = in_flight(tables.limit_bytes, resident + max(workspace, work_bytes),
                              activations + held_bytes, cap)
-            allowed = t.first_layers[layer] if layer < most else most <= t.most_layers
+            allowed = tables.first_layers[layer] if layer < most else most <= tables.most_layers
             if allowed and held > best:
                 best = held
-                option = (code + t.full) * radix + (0 if layer == most else layer)
+                option = (code + tables.full) * radix + (0 if layer == most else layer)
                 if not _offer_policy(
-                        t, w, c, g, t.full, layer, back, held, busy, option, limit):
+                        tables, work, c, g, tables.full, layer, back, held, busy, option, limit):
                     return False
             layer += 1
     return True
 
 
 @leaf
-def _offer_policy(t, w, c, g, r, most, back, held, busy, option, limit):
+def _offer_policy(tables, work, c, g, r, most, back, held, busy, option, limit):
     """The same of one signature and policy r for its first ``most`` layers."""
-    new, n, first, total = w.new[0], w.place[t.price[c], g], w.layers[0, t.root[g]], w.totals[g]
+    new, n, first, total = work.new[0], work.place[tables.price[c], g], work.layers[0,
+        tables.root[g]], work.totals[g]
     new.forward, new.backward = total.forward, total.backward + back
     new.degrees, new.held = option, held
     left, wait = first.scattered + first.sync, total.wait
     if busy:
         wait += first.gathered
     else:
-        left = left_seconds(t, w.layers, g, r, most)
+        left = left_seconds(tables, work.layers, g, r, most)
     # With ZeRO traffic it is no better than this, which is often enough to drop it.
     set_alone(new, left, wait, total.tied, total.update)
     if busy:
-        if _dominated(w.kept, n, w.tally[n], new):
+        if _dominated(work.kept, n, work.tally[n], new):
             return True
-        recomputed(t, w, g, r, most)
-    return not _may_be_wanted(t, w, t.price[c], g, limit) or _keep(w.kept, w.tally, n, new)
+        recomputed(tables, work, g, r, most)
+    return not _may_be_wanted(tables, work, tables.price[c], g, limit) or _keep(work.kept,
+        work.tally, n, new)
 
 
 @leaf
-def _fill(t, w, begin, limit):
+def _fill(tables, work, begin, limit):
     """Fill ``first`` and ``options``, from candidate and way of ZeRO ``begin`` on.
 
     Ways are counted candidate by candidate. Returns the one whose options found no room, to begin
     with once there is more, and the number of all where all did.
     """
-    C, G, Z, m = len(t.price), len(t.part), len(t.shard), t.micro_batches
+    C, G, Z, m = len(tables.price), len(tables.part), len(tables.shard), tables.micro_batches
     for g in range(G):
-        w.base[g] = t.least[t.last[g]]
-        if t.part[g] >= 0:
-            w.base[g] += w.base[t.part[g]]
-    slack = limit * (1.0 + 1e-12) - w.base[t.whole]
+        work.base[g] = tables.least[tables.last[g]]
+        if tables.part[g] >= 0:
+            work.base[g] += work.base[tables.part[g]]
+    slack = limit * (1.0 + 1e-12) - work.base[tables.whole]
     now = begin
     while now < C * Z:
         c, z = now // Z, now % Z
-        body, price = t.body[c], t.price[c]
+        body, price = tables.body[c], tables.price[c]
         # Without ZeRO traffic and recompute: what a single layer cannot stay below, none can.
         alive = False
-        for kind in range(t.ahead.shape[1]):
-            time = t.ahead[body, kind].seconds + t.back[body, 0, kind].seconds
-            alive |= m * time < limit and t.weight[c] * time - t.least[kind] <= slack
+        for kind in range(tables.ahead.shape[1]):
+            time = tables.ahead[body, kind].seconds + tables.back[body, 0, kind].seconds
+            alive |= m * time < limit and tables.weight[c] * time - tables.least[kind] <= slack
         # Options that found a place are offered once more in vain: none is better than itself.
-        if alive and (t.hybrid[c] or not t.shard[z]) and not _offer(t, w, c, z, limit, slack):
+        if alive and (tables.hybrid[c] or not tables.shard[z]) and not _offer(tables, work, c, z,
+                limit, slack):
             return now
-        if z == Z - 1 and (c == C - 1 or t.price[c + 1] > price):
-            total = w.first[price, 0]
-            for n in range(len(w.tally)):
-                total += w.tally[n]
-            if total > len(w.options):
+        if z == Z - 1 and (c == C - 1 or tables.price[c + 1] > price):
+            total = work.first[price, 0]
+            for n in range(len(work.tally)):
+                total += work.tally[n]
+            if total > len(work.options):
                 return now
-            total = w.first[price, 0]
+            total = work.first[price, 0]
             for g in range(G):
-                n = w.place[price, g]
-                if w.wanted.most[price, g] > PART and w.tally[n]:
-                    _sort(w, n, total)
-                    total += w.tally[n]
-                    w.tally[n] = 0
-                w.first[price, g + 1] = total
+                n = work.place[price, g]
+                if work.wanted.most[price, g] > PART and work.tally[n]:
+                    _sort(work, n, total)
+                    total += work.tally[n]
+                    work.tally[n] = 0
+                work.first[price, g + 1] = total
             if c < C - 1:
-                w.first[price + 1, 0] = total
+                work.first[price + 1, 0] = total
         now += 1
     return now
 
 
 @entry
-def fill(t, w, begin, limit):
+def fill(tables, work, begin, limit):
     """``_fill`` for Python: without references to count, unpacking an array takes longer."""
-    return _fill(t, w, begin, limit)
+    return _fill(tables, work, begin, limit)
 
 
-def select(t, wanted, limit):
+def select(tables, wanted, limit):
     """Non-dominated configurations of every (price, signature), by ascending t = f + b.
 
     One is dominated when another is no worse in the first fields of an option: forward, backward,
@@ -423,12 +429,12 @@ def select(t, wanted, limit):
     degrees : int64 (O,), see ``nest.search.tensors.Formulation.degrees``.
     options : OPTION (O,), see :mod:`nest.records`.
     """
-    w, now, stop = work_of(t, wanted), 0, len(t.price) * len(t.shard)
+    work, now, stop = work_of(tables, wanted), 0, len(tables.price) * len(tables.shard)
     while True:
-        now = fill(t, w, now, limit)
+        now = fill(tables, work, now, limit)
         if now == stop:
             break
-        w = wider(w)
-    total = w.first[-1, -1]
-    options = w.options[:total].copy()
-    return w.first, np.ascontiguousarray(options["degrees"]), options
+        work = wider(work)
+    total = work.first[-1, -1]
+    options = work.options[:total].copy()
+    return work.first, np.ascontiguousarray(options["degrees"]), options

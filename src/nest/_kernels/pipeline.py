@@ -108,7 +108,7 @@ class LabelWork(NamedTuple):
     """int64 (D+1,)"""
 
 
-def solve(p, limit, width, spread):
+def solve(problem, limit, width, spread):
     """Best plan of one outer choice for each number of stages, below ``limit`` seconds a step.
 
     A cell keeps at most ``width`` labels, those of the lowest bounds: what is found is a plan, and
@@ -123,187 +123,188 @@ def solve(p, limit, width, spread):
     dropped : no plan below the best found takes less than this, inf where none was dropped.
     counts : int64 (4,): cells filled, labels kept, transitions tried, labels dropped by rank.
     """
-    w = work_of(p, limit)
-    while not run(p, w, width, spread):
-        w = _wider(w)
-    w.best[w.best > w.seconds[BELOW]] = np.inf
+    work = work_of(problem, limit)
+    while not run(problem, work, width, spread):
+        work = _wider(work)
+    work.best[work.best > work.seconds[BELOW]] = np.inf
     stages = []
-    for depth in np.flatnonzero(w.best < np.inf).tolist():
-        label = int(w.best_label[depth])
+    for depth in np.flatnonzero(work.best < np.inf).tolist():
+        label = int(work.best_label[depth])
         while label:
-            option, cut, label, start, position = w.links[label].tolist()
+            option, cut, label, start, position = work.links[label].tolist()
             stages.append((start, cut, position, option))
     found = np.array(stages, dtype=np.int64).reshape(-1, 4)
-    return w.best, found, float(w.seconds[DROPPED]), w.counts
+    return work.best, found, float(work.seconds[DROPPED]), work.counts
 
 
-def work_of(p, limit):
+def work_of(problem, limit):
     """Room for a problem, before the first label."""
-    L, K = len(p.depths) - 1, p.price.shape[1] - 1
-    deepest, half = int(np.flatnonzero(p.depths).max(initial=0)), p.micro_batches // 2
-    figures, cells = gpipe if p.gpipe else one_f_one_b, (L + 1) * (K + 1)
-    w = LabelWork(
+    L, K = len(problem.depths) - 1, problem.price.shape[1] - 1
+    deepest, half = int(np.flatnonzero(problem.depths).max(initial=0)), problem.micro_batches // 2
+    figures, cells = gpipe if problem.gpipe else one_f_one_b, (L + 1) * (K + 1)
+    work = LabelWork(
         state=np.zeros(STATE, np.int64), counts=np.zeros(4, np.int64),
         seconds=np.array([limit, np.inf]), values=np.zeros((LABELS, FIGURES)),
         links=np.empty((LABELS, LINKS), np.int64), cell=np.empty((CELL, FIGURES + 1)),
         cell_links=np.empty((CELL, 3), np.int64), new=np.zeros(FIGURES + 1),
         place=np.full((L + 1, K + 1), -1, np.int32), front=np.empty(cells, FRONT),
         stages=np.empty(cells, np.int64),
-        least=np.empty(len(p.option), LEAST), begin_at=np.empty(L + 2, np.int64),
+        least=np.empty(len(problem.option), LEAST), begin_at=np.empty(L + 2, np.int64),
         position=np.empty(cells, np.int64), spans=np.empty((4, cells), np.int64),
         filled=np.empty((2, cells), np.int64), taken_begin=np.empty(K + 2, np.int64),
         taken=np.empty(cells, np.int64), best=np.full(deepest + 1, np.inf),
         best_label=np.zeros(deepest + 1, np.int64))
-    w.values[0, : figures.FIGURES] = figures.NOTHING
-    copies = (p.option["later"] > 0.0).any()
-    w.state[[CELL_CUT, TOTAL, DEEPEST, HALF, DECIDE]] = (
+    work.values[0, : figures.FIGURES] = figures.NOTHING
+    copies = (problem.option["later"] > 0.0).any()
+    work.state[[CELL_CUT, TOTAL, DEEPEST, HALF, DECIDE]] = (
         -1, 1, deepest, half if half < deepest else 0,
         figures.FIGURES if copies else figures.UNTIED)
-    return w
+    return work
 
 
-def _wider(w):
+def _wider(work):
     """The same with room for more labels."""
-    total = w.state[TOTAL]
-    if total + len(w.cell) <= len(w.values):  # a cell had too little
-        rows = 2 * len(w.cell)
-        return w._replace(cell=np.empty((rows, FIGURES + 1)),
+    total = work.state[TOTAL]
+    if total + len(work.cell) <= len(work.values):  # a cell had too little
+        rows = 2 * len(work.cell)
+        return work._replace(cell=np.empty((rows, FIGURES + 1)),
                           cell_links=np.empty((rows, 3), np.int64))
-    rows = 2 * len(w.values) + len(w.cell)
+    rows = 2 * len(work.values) + len(work.cell)
     values, links = np.empty((rows, FIGURES)), np.empty((rows, LINKS), np.int64)
-    values[:total], links[:total] = w.values[:total], w.links[:total]
-    return w._replace(values=values, links=links)
+    values[:total], links[:total] = work.values[:total], work.links[:total]
+    return work._replace(values=values, links=links)
 
 
 @entry
-def run(p, w, width, spread):
+def run(problem, work, width, spread):
     """Go on until the problem is solved; False: there is no room."""
-    state = w.state
+    state = work.state
     while state[DEPTH] < state[DEEPEST] or state[CELL_CUT] >= 0:
         if state[CELL_CUT] < 0:
             state[DEPTH] += 1
-            _begin(p, w)
+            _begin(problem, work)
         s = state[DEPTH]
         while state[CELL_CUT] >= 0:
             i = state[CELL_CUT]
-            while state[CELL_NUMBER] < w.begin_at[i + 1]:
-                if state[TOTAL] + len(w.cell) > len(w.values):
+            while state[CELL_NUMBER] < work.begin_at[i + 1]:
+                if state[TOTAL] + len(work.cell) > len(work.values):
                     return False
-                k = w.position[state[CELL_NUMBER]]
-                here = w.place[i, k]
-                if w.front[here].added < np.inf and (
-                        w.front[here].forced < w.seconds[BELOW] * SLACK):
-                    if not _cell(p, w, s, i, k, width):
+                k = work.position[state[CELL_NUMBER]]
+                here = work.place[i, k]
+                if work.front[here].added < np.inf and (
+                        work.front[here].forced < work.seconds[BELOW] * SLACK):
+                    if not _cell(problem, work, s, i, k, width):
                         return False
                     if state[COUNT]:
-                        _keep(p, w, s, i, k, spread)
+                        _keep(problem, work, s, i, k, spread)
                 state[CELL_NUMBER] += 1
             state[CELL_CUT] -= 1
-            state[CELL_NUMBER] = w.begin_at[max(i - 1, 0)]
+            state[CELL_NUMBER] = work.begin_at[max(i - 1, 0)]
         if state[TOTAL] == state[BEFORE]:
             break
-    w.counts[KEPT] = state[TOTAL] - 1
+    work.counts[KEPT] = state[TOTAL] - 1
     return True
 
 
 @leaf
-def _begin(p, w):
+def _begin(problem, work):
     """Begin a depth: its bounds, and where its stages may end."""
-    state, s, L = w.state, w.state[DEPTH], len(p.depths) - 1
+    state, s, L = work.state, work.state[DEPTH], len(problem.depths) - 1
     # Bounds again whenever the stages behind have doubled.
     if state[BOUNDED] == 0 or s >= 2 * state[BOUNDED]:
         state[BOUNDED] = s
-        reached = reach(p, w, p.micro_batches if p.gpipe else min(s + 1, p.micro_batches), s,
-                        w.seconds[BELOW], state[REACHED])
+        reached = reach(problem, work, problem.micro_batches if problem.gpipe
+            else min(s + 1, problem.micro_batches), s,
+                        work.seconds[BELOW], state[REACHED])
         if state[REACHED] == 0:
             state[REACHED] = reached
-            _order(w)
-    _ends(w, s)
+            _order(work)
+    _ends(work, s)
     state[BEFORE], state[FILLED] = state[TOTAL], 0
-    state[CELL_CUT], state[CELL_NUMBER] = L - s, w.begin_at[L - s]
+    state[CELL_CUT], state[CELL_NUMBER] = L - s, work.begin_at[L - s]
 
 
 @leaf
-def _order(w):
+def _order(work):
     """Number the cells that can be reached by cut and position; none has a label."""
     total = 0
-    for i in range(w.place.shape[0]):
-        w.begin_at[i] = total
-        for k in range(w.place.shape[1]):
-            if w.place[i, k] >= 0:
-                w.position[total] = k
+    for i in range(work.place.shape[0]):
+        work.begin_at[i] = total
+        for k in range(work.place.shape[1]):
+            if work.place[i, k] >= 0:
+                work.position[total] = k
                 total += 1
-    w.begin_at[w.place.shape[0]] = total
+    work.begin_at[work.place.shape[0]] = total
     for x in range(4):
         for here in range(total):
-            w.spans[x, here] = 0
+            work.spans[x, here] = 0
 
 
 @leaf
-def _ends(w, s):
+def _ends(work, s):
     """List the cells that the depth before filled, by position."""
-    K, begin = w.place.shape[1] - 1, w.taken_begin
+    K, begin = work.place.shape[1] - 1, work.taken_begin
     if s == 1:  # the last stage may end anywhere
         for k in range(K + 1):
-            begin[k], w.taken[k] = k, w.place.shape[0] - 1
+            begin[k], work.taken[k] = k, work.place.shape[0] - 1
         begin[K + 1] = K + 1
     else:
         for k in range(K + 2):
             begin[k] = 0
-        for n in range(w.state[FILLED]):
-            begin[w.filled[1, n] + 1] += 1
+        for n in range(work.state[FILLED]):
+            begin[work.filled[1, n] + 1] += 1
         for k in range(K + 1):
             begin[k + 1] += begin[k]
         # From the last of each position to the first, which leaves where those of it begin.
-        for n in range(w.state[FILLED]):
-            k = w.filled[1, n]
+        for n in range(work.state[FILLED]):
+            k = work.filled[1, n]
             begin[k + 1] -= 1
-            w.taken[begin[k + 1]] = w.filled[0, n]
+            work.taken[begin[k + 1]] = work.filled[0, n]
         for k in range(K + 1):
             begin[k] = begin[k + 1]
-        begin[K + 1] = w.state[FILLED]
+        begin[K + 1] = work.state[FILLED]
 
 
 @leaf
-def _cell(p, w, s, i, k, width):
+def _cell(problem, work, s, i, k, width):
     """Find the labels of a cell; False: there is no room."""
-    state = w.state
+    state = work.state
     state[COUNT] = state[LIKELY] = 0
-    here, m, below = w.place[i, k], p.micro_batches, w.seconds[BELOW]
-    front, new, half = w.front[here], w.new, state[HALF]
+    here, m, below = work.place[i, k], problem.micro_batches, work.seconds[BELOW]
+    front, new, half = work.front[here], work.new, state[HALF]
     added, fronts, hidden, held = front.added, front.fronts, front.hidden, front.ready
     arrives, trips = front.arrives, -np.inf
-    if m >= s + w.stages[here] + 1:
+    if m >= s + work.stages[here] + 1:
         trips = front.trips
     if s > state[BOUNDED]:
         arrives -= (s - state[BOUNDED]) * below / m
         trips -= (s - state[BOUNDED]) * below / m
-    flight = m if p.gpipe else min(s, m)
+    flight = m if problem.gpipe else min(s, m)
     before = 2 * ((s - 1) % 2)
     tried = ranked = 0
-    for x in range(len(p.sizes)):
-        kind, stop = p.price[x, k], k + p.sizes[x]
-        if kind < 0 or stop >= w.place.shape[1]:
+    for x in range(len(problem.sizes)):
+        kind, stop = problem.price[x, k], k + problem.sizes[x]
+        if kind < 0 or stop >= work.place.shape[1]:
             continue
-        for y in range(w.taken_begin[stop], w.taken_begin[stop + 1]):
-            j = w.taken[y]
-            if j < p.ends[0, kind, i]:
+        for y in range(work.taken_begin[stop], work.taken_begin[stop + 1]):
+            j = work.taken[y]
+            if j < problem.ends[0, kind, i]:
                 continue
-            if j >= p.ends[1, kind, i]:
+            if j >= problem.ends[1, kind, i]:
                 break
-            g = p.signature[i, j]
+            g = problem.signature[i, j]
             if g < 0:
                 continue
-            lo, hi = p.first[kind, g], p.first[kind, g + 1]
+            lo, hi = problem.first[kind, g], problem.first[kind, g + 1]
             source, source_end = 0, 1
             if s > 1:
-                there = w.place[j, stop]
-                source, source_end = w.spans[before, there], w.spans[before + 1, there]
-            fill = p.hop_bytes[j] * p.hop_per_byte[stop]
+                there = work.place[j, stop]
+                source, source_end = work.spans[before, there], work.spans[before + 1, there]
+            fill = problem.hop_bytes[j] * problem.hop_per_byte[stop]
             for parent in range(source, source_end):
-                old = w.values[parent]
+                old = work.values[parent]
                 for o in range(lo, hi):
-                    option = p.option[o]
+                    option = problem.option[o]
                     if option.held < flight:
                         continue
                     tried += 1
@@ -311,8 +312,8 @@ def _cell(p, w, s, i, k, width):
                     both = gap = 0.0
                     if s > 1:
                         gap = fill * max(old[SHARE], new[SHARE])
-                        both = p.both * (gap + p.hop_latency[stop])
-                    if p.gpipe:
+                        both = problem.both * (gap + problem.hop_latency[stop])
+                    if problem.gpipe:
                         extend_gpipe(old, _stage(option), both, gap, s - 1, m, fronts, new)
                         low = low_gpipe(m, new, added, fronts, hidden)
                     else:
@@ -322,14 +323,14 @@ def _cell(p, w, s, i, k, width):
                     if low >= below * SLACK:
                         continue
                     new[LOW] = low
-                    if state[COUNT] == len(w.cell):
+                    if state[COUNT] == len(work.cell):
                         return False
-                    insert(w, o, j, parent)
+                    insert(work, o, j, parent)
                     if state[COUNT] > width:
                         ranked += 1
-                        w.seconds[DROPPED] = min(w.seconds[DROPPED], _drop_worst(w))
-    w.counts[TRIED] += tried
-    w.counts[RANKED] += ranked
+                        work.seconds[DROPPED] = min(work.seconds[DROPPED], _drop_worst(work))
+    work.counts[TRIED] += tried
+    work.counts[RANKED] += ranked
     return True
 
 
@@ -383,13 +384,13 @@ def low_of(new, added, fronts, hidden, arrives, trips):
 
 
 @leaf
-def insert(w, option, cut, parent):
+def insert(work, option, cut, parent):
     """Add the new label to a cell unless dominated, drop those it dominates.
 
     The label that dominated the one before is asked first: labels of one parent tend to lose to the
-    same one. The first figures decide, as many as ``w.state`` says.
+    same one. The first figures decide, as many as ``work.state`` says.
     """
-    cell, links, new, state = w.cell, w.cell_links, w.new, w.state
+    cell, links, new, state = work.cell, work.cell_links, work.new, work.state
     count, size = state[COUNT], state[DECIDE]
     for c in range(-1, count):
         other, x = state[LIKELY] if c < 0 else c, 0
@@ -417,9 +418,9 @@ def insert(w, option, cut, parent):
 
 
 @leaf
-def _drop_worst(w):
+def _drop_worst(work):
     """Take out the label of the highest bound, of equal ones the last; its bound."""
-    cell, links, last = w.cell, w.cell_links, w.state[COUNT] - 1
+    cell, links, last = work.cell, work.cell_links, work.state[COUNT] - 1
     worst = 0
     for c in range(1, last + 1):
         if cell[c, LOW] >= cell[worst, LOW]:
@@ -430,29 +431,29 @@ def _drop_worst(w):
             cell[c, x] = cell[c + 1, x]
         for x in range(3):
             links[c, x] = links[c + 1, x]
-    w.state[COUNT] = last
+    work.state[COUNT] = last
     return bound
 
 
 @leaf
-def _keep(p, w, s, i, k, spread):
+def _keep(problem, work, s, i, k, spread):
     """Keep the labels of a cell, and the best whole plan among them."""
-    state, total, count = w.state, w.state[TOTAL], w.state[COUNT]
+    state, total, count = work.state, work.state[TOTAL], work.state[COUNT]
     for c in range(count):
-        if i == 0 and p.depths[s]:
-            end = w.cell[c, END]
-            if end < min(w.seconds[BELOW], w.best[s]) * SLACK:
-                w.best[s], w.best_label[s] = end, total + c
+        if i == 0 and problem.depths[s]:
+            end = work.cell[c, END]
+            if end < min(work.seconds[BELOW], work.best[s]) * SLACK:
+                work.best[s], work.best_label[s] = end, total + c
                 if not spread:
-                    w.seconds[BELOW] = end
+                    work.seconds[BELOW] = end
         for x in range(FIGURES):
-            w.values[total + c, x] = w.cell[c, x]
+            work.values[total + c, x] = work.cell[c, x]
         for x in range(3):
-            w.links[total + c, x] = w.cell_links[c, x]
-        w.links[total + c, LAYER], w.links[total + c, POSITION] = i, k
-    here, now = w.place[i, k], 2 * (s % 2)
-    w.spans[now, here], w.spans[now + 1, here] = total, total + count
+            work.links[total + c, x] = work.cell_links[c, x]
+        work.links[total + c, LAYER], work.links[total + c, POSITION] = i, k
+    here, now = work.place[i, k], 2 * (s % 2)
+    work.spans[now, here], work.spans[now + 1, here] = total, total + count
     state[TOTAL] = total + count
-    w.filled[0, state[FILLED]], w.filled[1, state[FILLED]] = i, k
+    work.filled[0, state[FILLED]], work.filled[1, state[FILLED]] = i, k
     state[FILLED] += 1
-    w.counts[CELLS] += 1
+    work.counts[CELLS] += 1

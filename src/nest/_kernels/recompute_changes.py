@@ -1,7 +1,7 @@
 """What recompute changes of the stages of a signature.
 
-Shapes: T layer kinds, R recompute policies, G signatures. ``t`` is a ``nest.search.tables.Tables``,
-``w`` a ``nest._kernels.options.OptionWork``.
+Shapes: T layer kinds, R recompute policies, G signatures. ``tables`` is a ``Tables``,
+``work`` a ``nest._kernels.options.OptionWork``.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from nest._kernels.layers import layer_sums
 
 
 @leaf
-def policy_changes(t, w, c, z, busy):
-    """Fill ``w.layers[1:]``, and ``w.changes``: backward at the least, activations, work.
+def policy_changes(tables, work, c, z, busy):
+    """Fill ``work.layers[1:]``, and ``work.changes``: backward at the least, activations, work.
 
     Backward and activations are those above the ones of ``layers[0]``. Longer computing hides more
     ZeRO traffic, at the share that the stack overlaps.
     """
-    layers, changes = w.layers, w.changes
-    overlap = t.overlaps[0] if busy else 0.0
-    for r in range(1, t.back.shape[1]):
-        layer_sums(t, t.body[c], t.held[c], z, r, layers)
-        for at in range(len(t.kinds)):
-            kind = t.kinds[at]
+    layers, changes = work.layers, work.changes
+    overlap = tables.overlaps[0] if busy else 0.0
+    for r in range(1, tables.back.shape[1]):
+        layer_sums(tables, tables.body[c], tables.held[c], z, r, layers)
+        for at in range(len(tables.kinds)):
+            kind = tables.kinds[at]
             alone, again, change = layers[0, kind], layers[r, kind], changes[r, kind]
             hidden = again.free_backward - alone.free_backward
             change.backward = again.backward - alone.backward - overlap * hidden
@@ -31,18 +31,18 @@ def policy_changes(t, w, c, z, busy):
 
 
 @leaf
-def layers_of(t, q, kind):
+def layers_of(tables, q, kind):
     """Layers of a kind in signature q."""
-    return t.seen[t.stretch[q, 1], kind] - t.seen[t.stretch[q, 0], kind]
+    return tables.seen[tables.stretch[q, 1], kind] - tables.seen[tables.stretch[q, 0], kind]
 
 
 @leaf
-def changed(t, changes, q, r):
+def changed(tables, changes, q, r):
     """What policy r changes of all layers of signature q: backward, activations, work."""
     back = held = work = 0.0
-    for at in range(t.among[q, 0], t.among[q, 1]):
-        kind = t.kinds[at]
-        layers = layers_of(t, q, kind)
+    for at in range(tables.among[q, 0], tables.among[q, 1]):
+        kind = tables.kinds[at]
+        layers = layers_of(tables, q, kind)
         if layers:
             back += layers * changes[r, kind].backward
             held += layers * changes[r, kind].activations
@@ -51,19 +51,19 @@ def changed(t, changes, q, r):
 
 
 @leaf
-def left_seconds(t, layers, g, r, most):
+def left_seconds(tables, layers, g, r, most):
     """What is left to reduce of signature g, policy r for the first ``most`` layers; no ZeRO-2, 3.
 
     As in ``chunk_costs``, run by run of layers of one kind and policy, from the last to the first:
     after n of them what is left is the largest of n + 1 sums, which is the first or the last.
     """
-    left, overlap = 0.0, (t.overlaps_alone if g == t.whole else t.overlaps)[1]
+    left, overlap = 0.0, (tables.overlaps_alone if g == tables.whole else tables.overlaps)[1]
     while g >= 0:
-        kind, q = t.last[g], t.before[g]
-        count, done = t.depth[g], 0
+        kind, q = tables.last[g], tables.before[g]
+        count, done = tables.depth[g], 0
         if q >= 0:
-            count, done = t.depth[g] - t.depth[q], t.marked[q]
-        again = min(max(most - done, 0), count) if t.marked[g] > done else 0
+            count, done = tables.depth[g] - tables.depth[q], tables.marked[q]
+        again = min(max(most - done, 0), count) if tables.marked[g] > done else 0
         sync = layers[0, kind].sync
         for policy in (0, r):
             n = again if policy else count - again
@@ -75,7 +75,7 @@ def left_seconds(t, layers, g, r, most):
 
 
 @leaf
-def first_that_may_hold(t, changes, g, room, least, most):
+def first_that_may_hold(tables, changes, g, room, least, most):
     """Least number of first layers, from ``least`` on, whose change of activations is ``room``.
 
     Each layer more keeps no more, so that halving finds it; most + 1 where none does.
@@ -84,10 +84,10 @@ def first_that_may_hold(t, changes, g, room, least, most):
     while low < high:
         middle = (low + high) // 2
         held = 0.0
-        q = t.ancestor[t.way[g], middle]
-        for at in range(t.among[q, 0], t.among[q, 1]):
-            kind = t.kinds[at]
-            held += layers_of(t, q, kind) * changes[t.full, kind].activations
+        q = tables.ancestor[tables.way[g], middle]
+        for at in range(tables.among[q, 0], tables.among[q, 1]):
+            kind = tables.kinds[at]
+            held += layers_of(tables, q, kind) * changes[tables.full, kind].activations
         if held <= room:
             high = middle
         else:

@@ -39,7 +39,7 @@ def everything(prices, signatures, most):
                   slowest=np.full((prices, signatures), np.inf))
 
 
-def useful(s, limit, t=None, many=MANY):
+def useful(spans, limit, degrees=None, many=MANY):
     """Stages that a plan below ``limit`` seconds a step may have.
 
     Parameters
@@ -53,98 +53,99 @@ def useful(s, limit, t=None, many=MANY):
         and the last one + 1.
     wanted : Wanted.
     """
-    P, L = len(s.seconds), len(s.signature) - 1
+    P, L = len(spans.seconds), len(spans.signature) - 1
     ends = np.zeros((2, P, L + 1), np.int64)
-    wanted = everything(P, len(s.part), s.micro_batches)
-    if s.chain and limit < np.inf:
+    wanted = everything(P, len(spans.part), spans.micro_batches)
+    if spans.chain and limit < np.inf:
         limit *= SLACK
         wanted.most[:], wanted.slowest[:] = NO, 0.0
         # The cuts that may lie at a position: the devices behind it hold the layers behind, and
         # those in front of it the layers in front.
-        first = np.searchsorted(s.work, s.work[L] - limit * (1.0 - s.share))
-        last = np.searchsorted(s.work, limit * s.share, side="right") - 1
+        first = np.searchsorted(spans.work, spans.work[L] - limit * (1.0 - spans.share))
+        last = np.searchsorted(spans.work, limit * spans.share, side="right") - 1
         each = np.maximum(last - first + 1, 0)
         cells = np.cumsum(each)
         cuts = np.stack((first, last, cells - each))
-        fill(s, limit, cuts, np.full(cells[-1], np.inf), np.full(cells[-1], np.inf), ends, wanted)
+        fill(spans, limit, cuts, np.full(cells[-1], np.inf), np.full(cells[-1], np.inf), ends,
+            wanted)
         stages = wanted.slowest > 0.0
-        if t is not None and not t.gpipe and np.count_nonzero(stages) >= many:
+        if degrees is not None and not degrees.gpipe and np.count_nonzero(stages) >= many:
             row = np.full(stages.shape, -1)
             row[stages] = np.arange(np.count_nonzero(stages))
-            least, most, wanted.slowest[stages] = held(s, t, limit, cuts, ends, row)
+            least, most, wanted.slowest[stages] = held(spans, degrees, limit, cuts, ends, row)
             wanted.most[:] = NO
             wanted.most[stages], wanted.least[stages] = most, least
-            add_parts(s, wanted)
+            add_parts(spans, wanted)
     else:
         ends[0], ends[1] = np.arange(1, L + 2), L + 1
     return ends, wanted
 
 
 @entry
-def fill(s, limit, cuts, behind, ahead, ends, wanted):
+def fill(spans, limit, cuts, behind, ahead, ends, wanted):
     """Fill ``ends`` and ``wanted``; ``behind`` and ``ahead`` hold an infinity for each cell.
 
     ``cuts`` int64 (3, K+1) are the first and the last cut that may lie at each position, and its
     first cell.
     """
-    _look_behind(s, limit, cuts, behind)
-    _look_ahead(s, limit, cuts, behind, ahead, ends, wanted.slowest)
-    P, L = s.seconds.shape[0], s.seconds.shape[1] - 1
+    _look_behind(spans, limit, cuts, behind)
+    _look_ahead(spans, limit, cuts, behind, ahead, ends, wanted.slowest)
+    P, L = spans.seconds.shape[0], spans.seconds.shape[1] - 1
     for x in range(P):
-        for g in range(len(s.part)):
+        for g in range(len(spans.part)):
             if wanted.slowest[x, g] > 0.0:
-                wanted.most[x, g] = s.micro_batches
+                wanted.most[x, g] = spans.micro_batches
         # All layers together are asked for whatever they take: their kinds may be others.
         ends[0, x, 0] = min(ends[0, x, 0], L) if ends[1, x, 0] else L
         ends[1, x, 0] = L + 1
-    _add_parts(s, wanted)
+    _add_parts(spans, wanted)
 
 
 @entry
-def add_parts(s, wanted):
+def add_parts(spans, wanted):
     """Fill in all layers together, and the first parts of what is asked for."""
-    _add_parts(s, wanted)
+    _add_parts(spans, wanted)
 
 
 @leaf
-def _add_parts(s, wanted):
+def _add_parts(spans, wanted):
     """The same for kernels."""
     for x in range(wanted.most.shape[0]):
-        wanted.most[x, s.whole], wanted.least[x, s.whole] = s.micro_batches, 1
-        wanted.slowest[x, s.whole] = np.inf
+        wanted.most[x, spans.whole], wanted.least[x, spans.whole] = spans.micro_batches, 1
+        wanted.slowest[x, spans.whole] = np.inf
         for g in range(wanted.most.shape[1] - 1, -1, -1):
-            if wanted.most[x, g] > NO and s.part[g] >= 0:
-                wanted.most[x, s.part[g]] = max(wanted.most[x, s.part[g]], PART)
+            if wanted.most[x, g] > NO and spans.part[g] >= 0:
+                wanted.most[x, spans.part[g]] = max(wanted.most[x, spans.part[g]], PART)
 
 
 @leaf
-def _look_behind(s, limit, cuts, behind):
+def _look_behind(spans, limit, cuts, behind):
     """Fill the least that the stages behind a cell take, from when its first micro-batch comes."""
-    L, K = s.seconds.shape[1] - 1, s.price.shape[1] - 1
+    L, K = spans.seconds.shape[1] - 1, spans.price.shape[1] - 1
     for k in range(K + 1):
         if cuts[0, k] <= L == cuts[1, k]:
             behind[cuts[2, k] + L - cuts[0, k]] = 0.0
     for k in range(K - 1, -1, -1):
         for i in range(cuts[0, k], min(cuts[1, k] + 1, L)):
             cell = cuts[2, k] + i - cuts[0, k]
-            for x in range(len(s.sizes)):
-                kind, stop = s.price[x, k], k + s.sizes[x]
+            for x in range(len(spans.sizes)):
+                kind, stop = spans.price[x, k], k + spans.sizes[x]
                 if kind < 0 or stop > K:
                     continue
                 for j in range(max(i + 1, cuts[0, stop]),
-                               min(s.fits[kind, i], cuts[1, stop]) + 1):
-                    t = s.seconds[kind, j] - s.seconds[kind, i]
-                    if s.micro_batches * t >= limit:
+                               min(spans.fits[kind, i], cuts[1, stop]) + 1):
+                    t = spans.seconds[kind, j] - spans.seconds[kind, i]
+                    if spans.micro_batches * t >= limit:
                         break
                     rest = behind[cuts[2, stop] + j - cuts[0, stop]]
-                    behind[cell] = min(behind[cell], max(s.micro_batches * t, t + rest))
+                    behind[cell] = min(behind[cell], max(spans.micro_batches * t, t + rest))
 
 
 @leaf
-def _look_ahead(s, limit, cuts, behind, ahead, ends, most):
+def _look_ahead(spans, limit, cuts, behind, ahead, ends, most):
     """Fill the least seconds of a micro-batch in front of a cell, where stages may end, and the
     seconds that those of each signature take less than, ``most``."""
-    L, K = s.seconds.shape[1] - 1, s.price.shape[1] - 1
+    L, K = spans.seconds.shape[1] - 1, spans.price.shape[1] - 1
     if cuts[0, 0] == 0:
         ahead[0] = 0.0
     for k in range(K):
@@ -153,21 +154,21 @@ def _look_ahead(s, limit, cuts, behind, ahead, ends, most):
             before = ahead[cell]
             if before + behind[cell] >= limit:
                 continue
-            for x in range(len(s.sizes)):
-                kind, stop = s.price[x, k], k + s.sizes[x]
+            for x in range(len(spans.sizes)):
+                kind, stop = spans.price[x, k], k + spans.sizes[x]
                 if kind < 0 or stop > K:
                     continue
                 for j in range(max(i + 1, cuts[0, stop]),
-                               min(s.fits[kind, i], cuts[1, stop]) + 1):
-                    t = s.seconds[kind, j] - s.seconds[kind, i]
-                    if before + s.micro_batches * t >= limit:
+                               min(spans.fits[kind, i], cuts[1, stop]) + 1):
+                    t = spans.seconds[kind, j] - spans.seconds[kind, i]
+                    if before + spans.micro_batches * t >= limit:
                         break
                     there = cuts[2, stop] + j - cuts[0, stop]
-                    below = slowest(s, limit - before, behind[there], j, stop)
+                    below = slowest(spans, limit - before, behind[there], j, stop)
                     if t >= below:
                         continue
                     ahead[there] = min(ahead[there], before + t)
-                    g = s.signature[i, j]
+                    g = spans.signature[i, j]
                     most[kind, g] = max(most[kind, g], below)
                     if ends[1, kind, i] == 0:
                         ends[0, kind, i], ends[1, kind, i] = j, j + 1

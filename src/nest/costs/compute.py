@@ -85,9 +85,9 @@ def gemm_seconds(
     max(2mnk / achievable FLOP/s, bytes / achievable bytes/s) + launch overhead, and the traffic
     that casts the first operand. The achievable share of the peak is that of
     :class:`nest.inputs.device.GemmEfficiency`, fitted on measured products (see the device
-    catalog), times the stack's derate, and ``derate``. A product ``alone`` casts its first operand itself, as
-    measured products do: ``cast_bytes`` per element at the nominal memory bandwidth. In training
-    :func:`cast_seconds` counts this separately.
+    catalog), times the stack's derate, and ``derate``. A product ``alone`` casts its first operand
+    itself, as measured products do: ``cast_bytes`` per element at the nominal memory bandwidth. In
+    training :func:`cast_seconds` counts this separately.
     """
     e = machine.gemm
     arithmetic = _flop(machine, m, n, k) / (

@@ -17,30 +17,30 @@ SECONDS, BYTES, AWAY, BACK_AWAY, BUSY, BACK_BUSY = range(6)
 
 
 @leaf
-def _stages(s, b, v, z, lean):
+def _stages(sums, b, v, z, lean):
     """Stages that have room for all layers, at the least.
 
     The n-th of them, in some order, keeps min(n, m) micro-batches at least; with R bytes of all
     layers, and A of a micro-batch in them, it has room for a part of limit / (R + n A).
     """
-    each, rest, part = s.own[BYTES, b, lean], s.held[v, z], 0.0
-    least = max(1.0, np.ceil((each + rest) * (s.copies * ROUNDED / s.limit_bytes)))
-    least = int(min(least, s.deepest + 1.0))
-    if s.copies > 1 or each <= 0.0 or rest <= 0.0:
+    each, rest, part = sums.own[BYTES, b, lean], sums.held[v, z], 0.0
+    least = max(1.0, np.ceil((each + rest) * (sums.copies * ROUNDED / sums.limit_bytes)))
+    least = int(min(least, sums.deepest + 1.0))
+    if sums.copies > 1 or each <= 0.0 or rest <= 0.0:
         return least
-    for n in range(len(s.counts)):
-        kept = min(s.kept[b, lean, s.first[n]], s.kept[b, lean, s.second[n]])
-        resident = min(s.resident[v, z, s.first[n]], s.resident[v, z, s.second[n]])
-        part += s.counts[n] * min(kept / each, resident / rest)
+    for n in range(len(sums.counts)):
+        kept = min(sums.kept[b, lean, sums.first[n]], sums.kept[b, lean, sums.second[n]])
+        resident = min(sums.resident[v, z, sums.first[n]], sums.resident[v, z, sums.second[n]])
+        part += sums.counts[n] * min(kept / each, resident / rest)
     count, room = 0, 0.0
-    while room < part * ROUNDED and count <= s.deepest:
+    while room < part * ROUNDED and count <= sums.deepest:
         count += 1
-        room += s.limit_bytes / (rest + min(count, s.micro_batches) * each)
-    return min(max(least, count), s.deepest + 1)
+        room += sums.limit_bytes / (rest + min(count, sums.micro_batches) * each)
+    return min(max(least, count), sums.deepest + 1)
 
 
 @entry
-def _ask(s, limit, code, figures, stages):
+def _ask(sums, limit, code, figures, stages):
     """Fill in the questions that may take less than ``limit`` seconds: how many there are, and the
     least that one takes; arrays of none: only this.
 
@@ -51,22 +51,22 @@ def _ask(s, limit, code, figures, stages):
         :class:`nest.search.totals.OpenChoices`: ``floor``, ``seconds`` and ``less``; ``least`` and
         ``most``.
     """
-    count, lowest, ways, choices = 0, limit, s.row_way.shape[1], len(s.fast)
-    for c in range(len(s.body)):
-        b, v, most = s.body[c], s.state[c], s.most[c]
+    count, lowest, ways, choices = 0, limit, sums.row_way.shape[1], len(sums.fast)
+    for c in range(len(sums.body)):
+        b, v, most = sums.body[c], sums.state[c], sums.most[c]
         for z in range(ways):
-            for x in range(choices if s.row_way[c, z] else 0):
-                if not (s.row_policy[c, x] and s.way_policy[z, x]):
+            for x in range(choices if sums.row_way[c, z] else 0):
+                if not (sums.row_policy[c, x] and sums.way_policy[z, x]):
                     continue
-                own = s.own[:, b, s.fast[x]]
-                seconds = less = own[SECONDS] + s.slower[v, z]
+                own = sums.own[:, b, sums.fast[x]]
+                seconds = less = own[SECONDS] + sums.slower[v, z]
                 if len(own) > BACK_BUSY:
                     less += max(own[AWAY], own[BACK_BUSY]) + max(own[BACK_AWAY], own[BUSY])
                 # Most are left out whatever memory they need.
-                if min(s.warm[0, 1, most] * seconds, s.warm[1, 1, most] * less) >= lowest:
+                if min(sums.warm[0, 1, most] * seconds, sums.warm[1, 1, most] * less) >= lowest:
                     continue
-                least = _stages(s, b, v, z, s.lean[x])
-                floor = min(s.warm[0, least, most] * seconds, s.warm[1, least, most] * less)
+                least = _stages(sums, b, v, z, sums.lean[x])
+                floor = min(sums.warm[0, least, most] * seconds, sums.warm[1, least, most] * less)
                 if floor >= lowest:
                     continue
                 if len(code):

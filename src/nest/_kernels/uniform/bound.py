@@ -85,10 +85,10 @@ class StageBound(NamedTuple):
 
 
 @inlined
-def stage_bound(w, way, s, sums, begin, end):
+def stage_bound(work, way, s, sums, begin, end):
     """Bound a step by stage s; ``begin`` is in front of the first pass of all and ``end`` behind
     the last one of any stage."""
-    near, own, last = w.rank[s].near, way.micro_batches * sums.own, sums.left
+    near, own, last = work.rank[s].near, way.micro_batches * sums.own, sums.left
     if way.together:
         own -= hidden_of(sums.away, sums.back_away, sums.busy, sums.back_busy)
     if not way.split:
@@ -97,15 +97,15 @@ def stage_bound(w, way, s, sums, begin, end):
 
 
 @inlined
-def trip_bound(w, pipe, way, s, sums, layers, begin):
+def trip_bound(work, pipe, way, s, sums, layers, begin):
     """Least seconds before the first pass of stage s, had it run all that it may in front of its
     first backward, which the first micro-batch has to come back for; ``layers``: of the model."""
     if way.loops:
-        near, all_near = w.rank[s].near, w.rank[pipe.pp - 1].near
-        return (begin + w.before[layers].forward + pipe.vpp * all_near / 2 + sums.behind
+        near, all_near = work.rank[s].near, work.rank[pipe.pp - 1].near
+        return (begin + work.before[layers].forward + pipe.vpp * all_near / 2 + sums.behind
                 + (all_near - near) / 2 - sums.ran)
     if way.split:  # the first backward for inputs waits for those of all stages behind
-        return begin + w.before[layers].forward + sums.behind - sums.ran
+        return begin + work.before[layers].forward + sums.behind - sums.ran
     return 0.0
 
 

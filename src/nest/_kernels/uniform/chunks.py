@@ -13,59 +13,60 @@ LEAST = -1
 
 
 @leaf
-def figures_of(t, q, a, w, y, i, j):
+def figures_of(degrees, places, pipelines, work, y, i, j):
     """Figures of layers i..j at places of class y, which are filled in; of none they are 0."""
-    now, out = w.now[0], w.figures[y, a.signature[i, j]]
+    now, out = work.now[0], work.figures[y, pipelines.signature[i, j]]
     # The overlap of all layers depends on the pipeline.
-    if i == j or (out.asked == now.number and j - i < len(a.order)):
+    if i == j or (out.asked == now.number and j - i < len(pipelines.order)):
         return out
     out.asked = now.number
     r, some = now.policy, now.first
-    kinds = a.whole if has_all(a.pipe[now.pipeline]) else a.order
+    kinds = pipelines.whole if has_all(pipelines.pipe[now.pipeline]) else pipelines.order
     out.resident = out.work = out.buffers = out.update = out.tied = kept = 0.0
     for n in range(i, j):
-        marked = q.marked_before[n + 1] - q.marked_before[i]
+        marked = places.marked_before[n + 1] - places.marked_before[i]
         again = 0 if 0 < some < marked else r
-        kind, w.again[n] = kinds[n], 0 if some == LEAST else again
-        layer = w.layers[y, again, kind]
+        kind, work.again[n] = kinds[n], 0 if some == LEAST else again
+        layer = work.layers[y, again, kind]
         kept += layer.activations
         out.resident += layer.resident
         out.update += layer.update
         out.tied += layer.tied
         out.work, out.buffers = max(out.work, layer.work), max(out.buffers, layer.buffers)
-    overlaps = t.overlaps_alone if a.pipe[now.pipeline].pp == 1 else t.overlaps
-    chunk_costs(w.layers[y], kinds, w.again, i, j, overlaps, out)
+    overlaps = degrees.overlaps_alone if pipelines.pipe[now.pipeline].pp == 1 else degrees.overlaps
+    chunk_costs(work.layers[y], kinds, work.again, i, j, overlaps, out)
     if some == LEAST:
         out.work = 0.0
-    out.activations = kept + t.relay[a.signature[i, j]] * t.candidate[now.candidate].relayed
-    if some == 0 and r == t.full and (
-            q.marked_before[j] - q.marked_before[i] > t.most_layers):
+    out.activations = kept + degrees.relay[pipelines.signature[i, j]] * degrees.candidate[
+        now.candidate].relayed
+    if some == 0 and r == degrees.full and (
+            places.marked_before[j] - places.marked_before[i] > degrees.most_layers):
         out.resident = np.inf
     return out
 
 
 @leaf
-def figures_in_parts(t, q, a, w, y, i, j):
+def figures_in_parts(degrees, places, pipelines, work, y, i, j):
     """The same with those of passes in parts or side by side."""
-    now, out = w.now[0], figures_of(t, q, a, w, y, i, j)
-    if i == j or (out.parted == now.number and j - i < len(a.order)):
+    now, out = work.now[0], figures_of(degrees, places, pipelines, work, y, i, j)
+    if i == j or (out.parted == now.number and j - i < len(pipelines.order)):
         return out
     out.parted = now.number
-    kinds = a.whole if has_all(a.pipe[now.pipeline]) else a.order
-    apart = a.apart[t.candidate[q.alike[now.candidate, y]].body]
+    kinds = pipelines.whole if has_all(pipelines.pipe[now.pipeline]) else pipelines.order
+    apart = pipelines.apart[degrees.candidate[places.alike[now.candidate, y]].body]
     out.kept_back = out.layer = 0.0
     for n in range(i, j):
         # As in ``figures_of``, whose answer may be that of equal layers elsewhere.
-        marked = q.marked_before[n + 1] - q.marked_before[i]
+        marked = places.marked_before[n + 1] - places.marked_before[i]
         kind, r = kinds[n], now.policy
         if now.first == LEAST or 0 < now.first < marked:
             r = 0
-        w.again[n] = r
+        work.again[n] = r
         out.kept_back += apart[r, kind].kept_back
-        if a.repeated[kind]:
-            out.layer = max(out.layer, w.layers[y, r, kind].activations)
-    overlaps = t.overlaps_alone if a.pipe[now.pipeline].pp == 1 else t.overlaps
-    add_parts(w.layers[y], apart, kinds, w.again, i, j, overlaps, out)
+        if pipelines.repeated[kind]:
+            out.layer = max(out.layer, work.layers[y, r, kind].activations)
+    overlaps = degrees.overlaps_alone if pipelines.pipe[now.pipeline].pp == 1 else degrees.overlaps
+    add_parts(work.layers[y], apart, kinds, work.again, i, j, overlaps, out)
     return out
 
 

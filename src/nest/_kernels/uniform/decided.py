@@ -14,19 +14,20 @@ MOST_POLICIES = 62
 
 
 @leaf
-def quicker_than(t, q, a, w, c, r):
+def quicker_than(degrees, places, pipelines, work, c, r):
     """Of the policies that were looked at, those with which no layer of a candidate takes longer
     than with policy r, whatever is hidden beside it; each a bit."""
     found = 0
     for other in range(min(r, MOST_POLICIES)):
-        quicker = w.now[0].looked & bit_of(other) > 0
-        for y in range(q.alike.shape[1]):
-            if quicker and q.alike[c, y] >= 0:
-                for kind in range(len(w.kind) - 1):
-                    quicker = quicker and _adds(w.layers[y, other, kind], w.layers[y, r, kind])
-                if quicker and len(a.apart):
-                    apart = a.apart[t.candidate[q.alike[c, y]].body]
-                    for kind in range(len(w.kind) - 1):
+        quicker = work.now[0].looked & bit_of(other) > 0
+        for y in range(places.alike.shape[1]):
+            if quicker and places.alike[c, y] >= 0:
+                for kind in range(len(work.kind) - 1):
+                    quicker = quicker and _adds(work.layers[y, other, kind],
+                        work.layers[y, r, kind])
+                if quicker and len(pipelines.apart):
+                    apart = pipelines.apart[degrees.candidate[places.alike[c, y]].body]
+                    for kind in range(len(work.kind) - 1):
                         quicker = quicker and _differ_in_bytes(apart[other, kind], apart[r, kind])
         if quicker:
             found |= bit_of(other)
@@ -49,35 +50,35 @@ def _differ_in_bytes(own, slow):
 
 
 @leaf
-def is_decided(w, at):
+def is_decided(work, at):
     """Whether a policy with which no layer takes longer left out nothing of a run, or a layout, for
     its bytes."""
-    if w.decided[at] & w.now[0].quicker:
-        w.now[0].further = 1  # which a look at other groups would not repeat
+    if work.decided[at] & work.now[0].quicker:
+        work.now[0].further = 1  # which a look at other groups would not repeat
         return True
     return False
 
 
 @leaf
-def look_at(w, at, run):
+def look_at(work, at, run):
     """Look at a run, or a layout: bytes leave out nothing until :func:`note_bytes` says so."""
-    now = w.now[0]
+    now = work.now[0]
     if at != (now.run if run else now.layout):
         now.layout = at
         if run:
             now.run = at
         if now.first == 0:
-            w.decided[at] |= bit_of(now.policy)
+            work.decided[at] |= bit_of(now.policy)
 
 
 @leaf
-def note_bytes(w):
+def note_bytes(work):
     """Note that bytes alone say that the layouts which are looked at are not the best."""
-    w.now[0].undecided += 1
-    if w.now[0].first == 0:
-        left_out = ~bit_of(w.now[0].policy)
-        w.decided[w.now[0].run] &= left_out
-        w.decided[w.now[0].layout] &= left_out
+    work.now[0].undecided += 1
+    if work.now[0].first == 0:
+        left_out = ~bit_of(work.now[0].policy)
+        work.decided[work.now[0].run] &= left_out
+        work.decided[work.now[0].layout] &= left_out
 
 
 @leaf

@@ -16,73 +16,74 @@ held, gathering = form(orders.held), form(passes.gathering)
 
 
 @piece
-def fits(t, q, a, w, number, top):
-    """Whether a layout fits and may take less than ``top``; ``w.cuts`` gets its cuts."""
-    c, k = w.now[0].candidate, w.now[0].pipeline
-    pipe = a.pipe[k]
-    way = way_of(pipe, t.micro_batches)
+def fits(degrees, places, pipelines, work, number, top):
+    """Whether a layout fits and may take less than ``top``; ``work.cuts`` gets its cuts."""
+    c, k = work.now[0].candidate, work.now[0].pipeline
+    pipe = pipelines.pipe[k]
+    way = way_of(pipe, degrees.micro_batches)
     for n in range(pipe.pp * pipe.vpp // way.copies + 1):
-        w.cuts[n] = a.layouts[a.begin[number] + n]
+        work.cuts[n] = pipelines.layouts[pipelines.begin[number] + n]
     for s in range(pipe.pp):
-        if not _stage_fits(t, q, a, w, way, s, top):
+        if not _stage_fits(degrees, places, pipelines, work, way, s, top):
             return False
-    if way.looped and of_trips(t, q, a, w, c, k) >= top * SLACK:
+    if way.looped and of_trips(degrees, places, pipelines, work, c, k) >= top * SLACK:
         return False
     if not is_in(pipe.schedule, CLOSED) and not is_all_forward(pipe.schedule):
         # Between the first groups and the last ones a rank holds the same in turn.
-        order = passes_of(a, w, k, way.micro_batches, few_in(pipe, way.micro_batches))
+        order = passes_of(pipelines, work, k, way.micro_batches, few_in(pipe, way.micro_batches))
         for s in range(pipe.pp):
-            if way.looped and w.rank[s].held <= w.rank[s].room:
+            if way.looped and work.rank[s].held <= work.rank[s].room:
                 continue
-            kept_back, most = w.kept_back[s] if way.split else w.activations[s], w.rank[s].room
-            if held(w.activations[s], kept_back, s, order, most) > most:
-                note_bytes(w)
+            kept_back, most = work.kept_back[s] if way.split else work.activations[s], work.rank[
+                s].room
+            if held(work.activations[s], kept_back, s, order, most) > most:
+                note_bytes(work)
                 return False
     return True
 
 
 @leaf
-def _stage_fits(t, q, a, w, way, s, top):
-    """The same of stage s by itself; ``w.rank`` gets what is known of it."""
-    c, k = w.now[0].candidate, w.now[0].pipeline
-    pipe, rank, m, v = a.pipe[k], w.rank[s], way.micro_batches, a.pipe[k].vpp
-    y = q.place[pipe.row, q.size[c], s]
-    resident = work = buffers = received = 0.0
+def _stage_fits(degrees, places, pipelines, work, way, s, top):
+    """The same of stage s by itself; ``work.rank`` gets what is known of it."""
+    c, k = work.now[0].candidate, work.now[0].pipeline
+    pipe, rank, m, v = pipelines.pipe[k], work.rank[s], way.micro_batches, pipelines.pipe[k].vpp
+    y = places.place[pipe.row, places.size[c], s]
+    resident = workspace = buffers = received = 0.0
     own = left = update = forward = sent = 0.0
     ran = kept = largest = hides = gathered = count = most = 0.0
     away = back_away = busy = back_busy = 0.0
     for d in range(v):
         n = position_of(pipe, s, d)
-        i, j, times = w.cuts[n], w.cuts[n + 1], w.forwards[k, s, d]
+        i, j, times = work.cuts[n], work.cuts[n + 1], work.forwards[k, s, d]
         if way.split or way.together:
-            chunk = figures_in_parts(t, q, a, w, y, i, j)
-            w.kept_back[s, d] = chunk.kept_back
+            chunk = figures_in_parts(degrees, places, pipelines, work, y, i, j)
+            work.kept_back[s, d] = chunk.kept_back
             most, largest = max(most, chunk.kept_back), max(largest, chunk.layer)
             # Of both chunks as many run beside others as of the one with the fewest.
-            pairs = max(0, m - (w.forwards[k, s, 1] if way.copies > 1 else times))
+            pairs = max(0, m - (work.forwards[k, s, 1] if way.copies > 1 else times))
             backs = m if way.uneven else pairs
             away += pairs * chunk.exchanged_forward
             busy += pairs * chunk.busy_forward
             back_away += backs * chunk.exchanged_backward
             back_busy += backs * chunk.busy_backward
         else:
-            chunk = figures_of(t, q, a, w, y, i, j)
+            chunk = figures_of(degrees, places, pipelines, work, y, i, j)
         resident += chunk.resident
-        work, buffers = max(work, chunk.work), max(buffers, chunk.buffers)
-        received += q.received[i] + q.received[j]
+        workspace, buffers = max(workspace, chunk.work), max(buffers, chunk.buffers)
+        received += places.received[i] + places.received[j]
         kept += times * chunk.activations
         ran += times * chunk.forward
-        w.activations[s, d] = chunk.activations
+        work.activations[s, d] = chunk.activations
         count, most = count + times, max(most, chunk.activations)
         own += chunk.forward + chunk.backward
         own -= chunk.late
         update += chunk.update + chunk.tied
         forward += chunk.forward
-        sent += q.handed[j]
+        sent += places.handed[j]
         if way.looped:
             note_traffic(rank, chunk, d == 0, way.group, way.rest)
             if d == 0 or d == v - 1:
-                note_end(rank, chunk, d == 0, q.handed[j], way.split)
+                note_end(rank, chunk, d == 0, places.handed[j], way.split)
         if d == 0 and not way.split:
             left = chunk.left
         elif d == 0 and way.looped:  # the last pass is for weights of the first chunk
@@ -91,23 +92,23 @@ def _stage_fits(t, q, a, w, way, s, top):
         gathered = max(gathered, chunk.largest)
     spared = 0.0
     if gathered > 0.0 and way.in_a_row:
-        waits, ran_waiting, spared = _waits_of_gathers(a, w, k, s, y, hides)
+        waits, ran_waiting, spared = _waits_of_gathers(pipelines, work, k, s, y, hides)
         own, ran = own + waits, ran + ran_waiting
-    front, end = w.cuts[position_of(pipe, s, 0)], w.cuts[position_of(pipe, s, v - 1) + 1]
-    model, before, behind = w.before[len(a.order)], w.before[front], w.before[end]
+    front, end = work.cuts[position_of(pipe, s, 0)], work.cuts[position_of(pipe, s, v - 1) + 1]
+    model, before, behind = work.before[len(pipelines.order)], work.before[front], work.before[end]
     back = model.inputs - behind.inputs if way.split else model.backward - behind.backward
     sums = StageSums(before.forward, before.backward, back, own, left + update, ran, spared, away,
                      back_away, busy, back_busy)
-    bound = stage_bound(w, way, s, sums, 0.0, 0.0)
-    first = max(bound.first, trip_bound(w, pipe, way, s, sums, len(a.order), 0.0))
-    rank.room = t.limit_bytes - resident - work - buffers
-    rank.room -= received / way.copies / t.candidate[c].shards
-    if way.together and (way.copies > 1 or w.forwards[k, s, v - 1] < m):
+    bound = stage_bound(work, way, s, sums, 0.0, 0.0)
+    first = max(bound.first, trip_bound(work, pipe, way, s, sums, len(pipelines.order), 0.0))
+    rank.room = degrees.limit_bytes - resident - workspace - buffers
+    rank.room -= received / way.copies / degrees.candidate[c].shards
+    if way.together and (way.copies > 1 or work.forwards[k, s, v - 1] < m):
         rank.room -= largest
     if first + bound.own + bound.last >= top * SLACK:
         return False
     if kept > rank.room:
-        note_bytes(w)
+        note_bytes(work)
         return False
     rank.own, rank.ran, rank.spared, rank.left = bound.own, ran, spared, left + update
     rank.forward, rank.sent = forward, sent
@@ -120,7 +121,7 @@ def _stage_fits(t, q, a, w, way, s, top):
 
 
 @leaf
-def _waits_of_gathers(a, w, k, s, y, hides):
+def _waits_of_gathers(pipelines, work, k, s, y, hides):
     """What passes of stage s wait at least for what is gathered of its chunks (ZeRO-3): those of a
     micro-batch, those in front of the first backward, the first one; seconds.
 
@@ -129,14 +130,14 @@ def _waits_of_gathers(a, w, k, s, y, hides):
     """
     own = ran = spared = late = 0.0
     some = False
-    for d in range(a.pipe[k].vpp):
-        n = position_of(a.pipe[k], s, d)
-        if w.cuts[n] == w.cuts[n + 1]:
+    for d in range(pipelines.pipe[k].vpp):
+        n = position_of(pipelines.pipe[k], s, d)
+        if work.cuts[n] == work.cuts[n + 1]:
             continue
-        chunk = w.figures[y, a.signature[w.cuts[n], w.cuts[n + 1]]]
+        chunk = work.figures[y, pipelines.signature[work.cuts[n], work.cuts[n + 1]]]
         wait, late = gathering(chunk, 0, hides), gathering(chunk, 1, hides)
         own += wait + late
-        ran += w.forwards[k, s, d] * wait
+        ran += work.forwards[k, s, d] * wait
         if not some:
             spared, some = wait, True
     return own, ran + late, spared

@@ -32,16 +32,16 @@ from nest.schedules.one_f_one_b import END, FIGURES, NEVER
 
 
 @leaf
-def best_cuts(t, q, a, w, top):
+def best_cuts(degrees, places, pipelines, work, top):
     """Price the best cuts of the pipeline that is asked for, if they take less than ``top``: the
-    seconds of the best. ``w.bound`` has the least that the stages from one on take.
+    seconds of the best. ``work.bound`` has the least that the stages from one on take.
 
-    Where there is no room for all labels, ``w.now`` says so, and nothing is priced.
+    Where there is no room for all labels, ``work.now`` says so, and nothing is priced.
     """
-    k, N, labels = w.now[0].pipeline, len(a.order), w.labels
-    p, state = a.pipe[k].pp, labels.state
-    _bound_fronts(t, q, a, w, p, top)
-    begin(labels.values[0], is_all_forward(a.pipe[k].schedule))
+    k, N, labels = work.now[0].pipeline, len(pipelines.order), work.labels
+    p, state = pipelines.pipe[k].pp, labels.state
+    _bound_fronts(degrees, places, pipelines, work, p, top)
+    begin(labels.values[0], is_all_forward(pipelines.pipe[k].schedule))
     state[TOTAL] = 1
     for s in range(p - 1, -1, -1):
         here, behind = labels.spans[s % 2], labels.spans[(s + 1) % 2]
@@ -50,10 +50,10 @@ def best_cuts(t, q, a, w, top):
             if s == p - 1:  # only the end of the model is behind the last stage
                 behind[0, i], behind[1, i] = 0, int(i == N)
         for i in range(N):
-            if max(labels.fronts[s, i], w.bound[s, i]) >= top * SLACK:
+            if max(labels.fronts[s, i], work.bound[s, i]) >= top * SLACK:
                 continue
             state[COUNT] = state[LIKELY] = 0
-            if not _cell(t, q, a, w, s, i, behind, top):
+            if not _cell(degrees, places, pipelines, work, s, i, behind, top):
                 return top
             here[0, i] = state[TOTAL]
             for c in range(state[COUNT]):
@@ -70,58 +70,60 @@ def best_cuts(t, q, a, w, top):
     if best == 0:
         return top
     for s in range(p):
-        w.cuts[s + 1], best = labels.links[best, CUT], labels.links[best, PARENT]
-    return price(t, q, a, w, top)
+        work.cuts[s + 1], best = labels.links[best, CUT], labels.links[best, PARENT]
+    return price(degrees, places, pipelines, work, top)
 
 
 @leaf
-def _bound_fronts(t, q, a, w, p, top):
-    """Fill ``w.labels.fronts``: the least that all stages in front of one take."""
-    m, N, fronts, before = t.micro_batches, len(a.order), w.labels.fronts, w.before
+def _bound_fronts(degrees, places, pipelines, work, p, top):
+    """Fill ``work.labels.fronts``: the least that all stages in front of one take."""
+    m, N, fronts, before = degrees.micro_batches, len(
+        pipelines.order), work.labels.fronts, work.before
     for s in range(p):
         for j in range(N + 1):
             fronts[s, j] = np.inf
     fronts[0, 0] = 0.0
     for s in range(p - 1):
         for i in range(s, N):
-            if max(fronts[s, i], w.bound[s, i]) >= top * SLACK:
+            if max(fronts[s, i], work.bound[s, i]) >= top * SLACK:
                 continue
             done = before[i].forward + before[i].backward
             for j in range(i + 1, N):
                 if m * (before[j].forward + before[j].backward - done) >= top:
                     break
-                if w.bound[s + 1, j] < top * SLACK and fronts[s, i] < fronts[s + 1, j]:
-                    least = least_of_stage(t, q, a, w, s, i, j)
-                    if least == np.inf and a.grows:
+                if work.bound[s + 1, j] < top * SLACK and fronts[s, i] < fronts[s + 1, j]:
+                    least = least_of_stage(degrees, places, pipelines, work, s, i, j)
+                    if least == np.inf and pipelines.grows:
                         break
                     fronts[s + 1, j] = min(fronts[s + 1, j], max(fronts[s, i], least))
 
 
 @leaf
-def _cell(t, q, a, w, s, i, behind, top):
+def _cell(degrees, places, pipelines, work, s, i, behind, top):
     """Find the labels of stage s from cut i on; False: there is no room."""
-    c, pipe, labels = w.now[0].candidate, a.pipe[w.now[0].pipeline], w.labels
-    m, N, x, new, cell = t.micro_batches, len(a.order), q.size[c], labels.new, labels.cell
-    n, y, link = pipe.pp - 1 - s, q.place[pipe.row, x, s], q.hop[x, min(s + 1, pipe.pp)]
+    c, pipe, labels = work.now[0].candidate, pipelines.pipe[work.now[0].pipeline], work.labels
+    m, N, x, new, cell = degrees.micro_batches, len(pipelines.order), places.size[
+        c], labels.new, labels.cell
+    n, y, link = pipe.pp - 1 - s, places.place[pipe.row, x, s], places.hop[x, min(s + 1, pipe.pp)]
     # The least that the stages in front add: forward, backward, both.
-    before, near = w.before[i], w.rank[s].near
+    before, near = work.before[i], work.rank[s].near
     ahead, back = before.forward + near / 2, before.backward + near / 2
     done, hidden = before.forward + before.backward, before.backward
     for j in range(i + 1, N + 1):
-        if m * (w.before[j].forward + w.before[j].backward - done) >= top:
+        if m * (work.before[j].forward + work.before[j].backward - done) >= top:
             break
         first, last = behind[0, j], behind[1, j]
         if first == last:
             continue
-        least = least_of_stage(t, q, a, w, s, i, j)
-        if least == np.inf and a.grows:
+        least = least_of_stage(degrees, places, pipelines, work, s, i, j)
+        if least == np.inf and pipelines.grows:
             break
         if least >= top * SLACK:
             continue
-        chunk, both, gap = figures_of(t, q, a, w, y, i, j), 0.0, 0.0
+        chunk, both, gap = figures_of(degrees, places, pipelines, work, y, i, j), 0.0, 0.0
         if n:
-            gap = q.handed[j] / t.candidate[c].shards * link.per_byte
-            both = q.both * (gap + link.latency)
+            gap = places.handed[j] / degrees.candidate[c].shards * link.per_byte
+            both = places.both * (gap + link.latency)
         new[one_f_one_b.SHARE] = 0.0  # the same for all
         for parent in range(first, last):
             old = labels.values[parent]
@@ -135,7 +137,7 @@ def _cell(t, q, a, w, s, i, behind, top):
                 continue
             if labels.state[COUNT] == len(cell) or (
                     labels.state[TOTAL] + len(cell) > len(labels.values)):
-                w.now[0].full = 1
+                work.now[0].full = 1
                 return False
             new[FIGURES] = low
             insert(labels, 0, j, parent)

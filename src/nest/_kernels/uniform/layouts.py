@@ -26,21 +26,21 @@ REST, FIRST, LAST, FRONT, BEHIND = range(5)
 
 
 @leaf
-def has_room(t, a, w, k, top):
+def has_room(degrees, pipelines, work, k, top):
     """Whether the stages of pipeline k, each with as many layers of the body as stay below ``top``
     and fit, have all of them.
 
     Each layer takes and holds the least that any does, and lies in the chunks that hold the fewest
     micro-batches.
     """
-    pipe, body, times = a.pipe[k], w.body[0], w.forwards[k]
+    pipe, body, times = pipelines.pipe[k], work.body[0], work.forwards[k]
     p, v, copies = pipe.pp, pipe.vpp, copies_of(pipe.schedule)
-    m = t.micro_batches // copies
+    m = degrees.micro_batches // copies
     if times[0, 0] == 0:
         for s in range(p):
             for d in range(v):
                 times[s, d] = ahead_of(pipe.schedule, p, v, m, pipe.group, s, d)
-    left, bytes_each = copies * (a.body[1] - a.body[0]), t.limit_bytes / SLACK
+    left, bytes_each = copies * (pipelines.body[1] - pipelines.body[0]), degrees.limit_bytes / SLACK
     top -= ends_of(pipe.schedule, body)
     each = body.seconds - (body.hidden if together_of(pipe.schedule) else 0.0)
     most = left if m * each * left < top else int(top / (m * each))
@@ -73,16 +73,16 @@ class Seen(NamedTuple):
 
 
 @inlined
-def _see(t, w, way, pipe, k, s, seen, row, x, some):
+def _see(degrees, work, way, pipe, k, s, seen, row, x, some):
     """Sum up stage s of pipeline k: its layers are ``seen[row, x]`` (5, T) by kind, ``some`` as
     :class:`nest.records.NowRow`. A view of either array for each look would take longer."""
-    m, p, v, body, times = way.micro_batches, pipe.pp, pipe.vpp, w.body[0], w.forwards
+    m, p, v, body, times = way.micro_batches, pipe.pp, pipe.vpp, work.body[0], work.forwards
     # Of each chunk in front of its first backward.
     first, inner, last = times[k, s, 0], times[k, s, 1 if v > 2 else 0], times[k, s, v - 1]
     own = front = after = behind = left = ran = held = room = fresh = reduced = 0.0
     marked = two = three = late = queue = away = back_away = busy = back_busy = 0.0
-    for n in range(len(w.kind) - 1):
-        kind, end = w.kind[n], seen[row, x, LAST, n]
+    for n in range(len(work.kind) - 1):
+        kind, end = work.kind[n], seen[row, x, LAST, n]
         all_in = seen[row, x, REST, n] + end
         front += seen[row, x, FRONT, n] * kind.forward
         after += seen[row, x, FRONT, n] * kind.backward
@@ -92,9 +92,9 @@ def _see(t, w, way, pipe, k, s, seen, row, x, some):
         kept = inner * (all_in - end) + (first - inner) * seen[row, x, FIRST, n] + last * end
         own += all_in * (kind.forward + kind.backward)
         left += all_in * kind.left
-        hides = t.overlaps[2] * kind.free_forward
+        hides = degrees.overlaps[2] * kind.free_forward
         fresh += all_in * kind.gather - (way.group * (all_in - end) + end) * hides
-        hides = (t.overlaps[1] if p > 1 else t.overlaps_alone[1]) * kind.free_backward
+        hides = (degrees.overlaps[1] if p > 1 else degrees.overlaps_alone[1]) * kind.free_backward
         reduced += all_in * kind.sync - (way.rest * (all_in - end) + end) * hides
         ran += kept * kind.forward
         held += all_in * kind.resident + kept * kind.activations
@@ -124,77 +124,79 @@ def _see(t, w, way, pipe, k, s, seen, row, x, some):
 
 
 @inlined
-def _ruled_out(t, a, w, pipe, way, s, seen, row, x, begin, ends, extra, final, top):
+def _ruled_out(degrees, pipelines, work, pipe, way, s, seen, row, x, begin, ends, extra, final,
+    top):
     """Whether stage s needs too much, or takes ``top`` with the seconds ``extra`` a micro-batch;
     ``final``: what the stage itself holds and has run is known."""
-    stage = _see(t, w, way, pipe, w.now[0].pipeline, s, seen, row, x, w.now[0].first)
-    bound = stage_bound(w, way, s, stage.sums, begin, ends)
+    stage = _see(degrees, work, way, pipe, work.now[0].pipeline, s, seen, row, x, work.now[0].first)
+    bound = stage_bound(work, way, s, stage.sums, begin, ends)
     first, own, last = bound.first, bound.own + way.micro_batches * extra, bound.last
     if first + own + last >= top * SLACK:
         return True
-    if stage.held > t.limit_bytes / SLACK:
-        note_bytes(w)
+    if stage.held > degrees.limit_bytes / SLACK:
+        note_bytes(work)
         return True
     if final:
         if way.looped:
             first = max(first, stage.fresh)
-            if not way.split and w.body[0].gathered == 0.0:
+            if not way.split and work.body[0].gathered == 0.0:
                 last = max(last, stage.reduced)
-        first = max(first, trip_bound(w, pipe, way, s, stage.sums, len(a.order), begin))
+        first = max(first, trip_bound(work, pipe, way, s, stage.sums, len(pipelines.order), begin))
         if first + own + last >= top * SLACK:
-            w.now[0].further = 1  # larger groups may wait for less
+            work.now[0].further = 1  # larger groups may wait for less
             return True
     return False
 
 
 @leaf
-def next_layout(t, q, a, w, k, number, top):
+def next_layout(degrees, places, pipelines, work, k, number, top):
     """First layout of pipeline k from one on that may fit and take less than ``top``, or its last.
 
     Three stages say so, those of ``Pipelines.seen``; at first of runs of layouts whose heaviest
     stage is the same, from the least of each sum.
     """
-    pipe, body, now, last = a.pipe[k], w.body[0], w.now[0], a.pipe[k].last
-    way, ends = way_of(pipe, t.micro_batches), ends_of(pipe.schedule, body)
+    pipe, body, now, last = pipelines.pipe[k], work.body[0], work.now[0], pipelines.pipe[k].last
+    way, ends = way_of(pipe, degrees.micro_batches), ends_of(pipe.schedule, body)
     m, begin = way.micro_batches, body.begin if way.looped else 0.0  # before the first pass of all
     each = body.seconds - (body.hidden if together_of(pipe.schedule) else 0.0)
-    before = w.answer[k].run + 1 - a.run[pipe.first]
-    x, seen, row, run = 0, a.seen, number, a.run[number] if number < last else -1
+    before = work.answer[k].run + 1 - pipelines.run[pipe.first]
+    x, seen, row, run = 0, pipelines.seen, number, pipelines.run[number] if number < last else -1
     block = before + run != now.run
     now.further = 0
     while number < last:
         extra = 0.0
         if x == 0:
             if now.first > 0:  # fewest of them are first layers of chunks as long as any
-                most, load = pipe.longest, a.load[number]
+                most, load = pipe.longest, pipelines.load[number]
                 again = load // most * min(now.first, most) + min(now.first, load % most)
-                extra = body.recompute * max(0, again - q.marked_before[a.body[0]])
-            if m * (a.load[number] * each + extra) + ends >= top:
+                extra = body.recompute * max(0, again - places.marked_before[pipelines.body[0]])
+            if m * (pipelines.load[number] * each + extra) + ends >= top:
                 return last
-            if a.seen.shape[1] == 0:
+            if pipelines.seen.shape[1] == 0:
                 now.further = 1
                 return number
             if block:
-                run = a.run[number]
-                if is_decided(w, before + run):
-                    number = a.until[run]
+                run = pipelines.run[number]
+                if is_decided(work, before + run):
+                    number = pipelines.until[run]
                     continue
-                look_at(w, before + run, True)
-                seen, row = a.least_seen, run
+                look_at(work, before + run, True)
+                seen, row = pipelines.least_seen, run
             else:
-                at = w.answer[k].layout + number - pipe.first
-                if is_decided(w, at):
+                at = work.answer[k].layout + number - pipe.first
+                if is_decided(work, at):
                     number += 1
-                    block = number == a.until[run]
+                    block = number == pipelines.until[run]
                     continue
-                look_at(w, at, False)
-                seen, row = a.seen, number
-        s = a.heaviest[number] if x == 0 else 0 if x == 1 else pipe.pp - 1
-        if _ruled_out(t, a, w, pipe, way, s, seen, row, x, begin, ends, extra, x == 0 or not block,
+                look_at(work, at, False)
+                seen, row = pipelines.seen, number
+        s = pipelines.heaviest[number] if x == 0 else 0 if x == 1 else pipe.pp - 1
+        if _ruled_out(degrees, pipelines, work, pipe, way, s, seen, row, x, begin, ends, extra,
+                x == 0 or not block,
                       top):
-            number = a.until[run] if block else number + 1
-            block, x = number == a.until[run], 0
-        elif x + 1 < a.seen.shape[1]:
+            number = pipelines.until[run] if block else number + 1
+            block, x = number == pipelines.until[run], 0
+        elif x + 1 < pipelines.seen.shape[1]:
             x += 1
         elif block:
             block, x, now.further = False, 0, 1

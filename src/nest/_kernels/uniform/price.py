@@ -34,101 +34,102 @@ def few_in(pipe, m):
 
 
 @leaf
-def passes_of(a, w, k, m, few):
+def passes_of(pipelines, work, k, m, few):
     """Passes of the first and the last ``few`` of m micro-batches in pipeline k."""
-    pipe, now, all_count = a.pipe[k], w.now[0], few >= m
-    order = w.order if all_count else w.few
+    pipe, now, all_count = pipelines.pipe[k], work.now[0], few >= m
+    order = work.order if all_count else work.few
     if (now.order_of if all_count else now.few_of) != k + 1:
         if all_count:
             now.order_of = k + 1
         else:
             now.few_of = k + 1
-        w.write_order(pipe.schedule, pipe.pp, pipe.vpp, few, pipe.group, (m - few) // pipe.group,
+        work.write_order(pipe.schedule, pipe.pp, pipe.vpp, few, pipe.group, (m - few) // pipe.group,
                       order)
     return order
 
 
 @leaf
-def price(t, q, a, w, top):
-    """Price ``w.cuts`` and keep them if they take less than ``top`` seconds: those or ``top``."""
-    now, answer = w.now[0], w.answer[w.now[0].pipeline]
+def price(degrees, places, pipelines, work, top):
+    """Price ``work.cuts``; keep them if they take less than ``top`` seconds, which are returned."""
+    now, answer = work.now[0], work.answer[work.now[0].pipeline]
     if now.first == LEAST:
         return 0.0
-    pipe = a.pipe[now.pipeline]
-    _fill_costs(t, q, a, w, pipe)
+    pipe = pipelines.pipe[now.pipeline]
+    _fill_costs(degrees, places, pipelines, work, pipe)
     if not is_in(pipe.schedule, CLOSED):
-        time = _by_passes(t, a, w, now.pipeline, top)
+        time = _by_passes(degrees, pipelines, work, now.pipeline, top)
     else:
         now.priced += 1
-        time = _in_closed_form(w, pipe.pp, t.micro_batches, is_all_forward(pipe.schedule))
+        time = _in_closed_form(work, pipe.pp, degrees.micro_batches, is_all_forward(pipe.schedule))
     if time >= top * SLACK:
         return top
     answer.best, answer.option = time, now.option
     for n in range(pipe.pp * pipe.vpp // copies_of(pipe.schedule) + 1):
-        w.found[now.pipeline, n] = w.cuts[n]
+        work.found[now.pipeline, n] = work.cuts[n]
     return time
 
 
 @leaf
-def _fill_costs(t, q, a, w, pipe):
+def _fill_costs(degrees, places, pipelines, work, pipe):
     """Fill in the figures of each chunk, and of what it hands over."""
-    c, x = w.now[0].candidate, q.size[w.now[0].candidate]
+    c, x = work.now[0].candidate, places.size[work.now[0].candidate]
     apart = split_of(pipe.schedule) or together_of(pipe.schedule)
     folded, crossed = is_in(pipe.schedule, FOLDED), is_in(pipe.schedule, CROSSED)
     for s in range(pipe.pp):
-        y = q.place[pipe.row, x, s]
+        y = places.place[pipe.row, x, s]
         for d in range(pipe.vpp):
             n = position_of(pipe, s, d)
-            i, j, link, none = w.cuts[n], w.cuts[n + 1], q.wrap[x, pipe.pp], False
+            i, j, link, none = work.cuts[n], work.cuts[n + 1], places.wrap[x, pipe.pp], False
             if (d and folded) or (crossed and n != s):  # back along a V, or from the other end
-                link = q.hop[x, s]
+                link = places.hop[x, s]
             elif s < pipe.pp - 1:
-                link = q.hop[x, s + 1]
+                link = places.hop[x, s + 1]
             else:
                 none = folded or crossed  # its own second chunk, or nothing
             if apart:
-                w.costs[s, d] = figures_in_parts(t, q, a, w, y, i, j)
+                work.costs[s, d] = figures_in_parts(degrees, places, pipelines, work, y, i, j)
             else:
-                w.costs[s, d] = figures_of(t, q, a, w, y, i, j)
-            gap = 0.0 if none else q.handed[j] / t.candidate[c].shards * link.per_byte
-            w.hops[s, d, 0] = 0.0 if none else q.both * (gap + link.latency)
-            w.hops[s, d, 1] = gap
+                work.costs[s, d] = figures_of(degrees, places, pipelines, work, y, i, j)
+            gap = 0.0 if none else places.handed[j] / degrees.candidate[c].shards * link.per_byte
+            work.hops[s, d, 0] = 0.0 if none else places.both * (gap + link.latency)
+            work.hops[s, d, 1] = gap
 
 
 @leaf
-def _by_passes(t, a, w, k, top):
+def _by_passes(degrees, pipelines, work, k, top):
     """Step seconds by the passes of pipeline k; where these are ``top`` or more, no less."""
-    pipe, now, copies = a.pipe[k], w.now[0], copies_of(a.pipe[k].schedule)
-    p, v, m = pipe.pp, pipe.vpp, t.micro_batches // copies
+    pipe, now, copies = pipelines.pipe[k], work.now[0], copies_of(pipelines.pipe[k].schedule)
+    p, v, m = pipe.pp, pipe.vpp, degrees.micro_batches // copies
     few, depth = few_in(pipe, m), p * v // copies
-    order = passes_of(a, w, k, m, few)
+    order = passes_of(pipelines, work, k, m, few)
     if together_of(pipe.schedule) and is_looped(pipe.schedule) and p > 1:
         if now.pairs_of != k + 1:
             now.pairs_of = k + 1
-            count_pairs(p, v, order, w.pairs)
-        if of_pairs(w, p, v) >= top * SLACK:
+            count_pairs(p, v, order, work.pairs)
+        if of_pairs(work, p, v) >= top * SLACK:
             return top
     now.priced += 1
-    time = w.longest_path(w.costs, w.hops, p, v, few, depth, order, w.room, top)
-    if few < m and time < top and w.room.unsure[0] > passes.SURE * time:
-        time = w.longest_path(
-            w.costs, w.hops, p, v, m, depth, passes_of(a, w, k, m, m), w.room, top)
+    time = work.longest_path(work.costs, work.hops, p, v, few, depth, order, work.room, top)
+    if few < m and time < top and work.room.unsure[0] > passes.SURE * time:
+        time = work.longest_path(
+            work.costs, work.hops, p, v, m, depth, passes_of(pipelines, work, k, m, m), work.room,
+            top)
     return time
 
 
 @leaf
-def _in_closed_form(w, p, m, all_forward):
+def _in_closed_form(work, p, m, all_forward):
     """Step seconds of stages of one chunk, under 1F1B or GPipe."""
-    begin(w.label[1], all_forward)
+    begin(work.label[1], all_forward)
     for n in range(p):
-        s, old, new = p - 1 - n, w.label[(n + 1) % 2], w.label[n % 2]
-        both = w.hops[s, 0, 0] if n else 0.0
-        gap = w.hops[s, 0, 1] if n else 0.0
+        s, old, new = p - 1 - n, work.label[(n + 1) % 2], work.label[n % 2]
+        both = work.hops[s, 0, 0] if n else 0.0
+        gap = work.hops[s, 0, 1] if n else 0.0
         if all_forward:
-            add_gpipe_stage(old, gpipe_stage_of(w.costs[s, 0]), both, gap, n, m, new)
+            add_gpipe_stage(old, gpipe_stage_of(work.costs[s, 0]), both, gap, n, m, new)
         else:
-            add_stage(old, stage_of(w.costs[s, 0]), both, gap, n, m, m // 2, new)
-    return w.label[(p - 1) % 2, one_f_one_b.END]
+            add_stage(old, stage_of(work.costs[s, 0]), both, gap, n, m, m // 2, new)
+    return work.label[(p - 1) % 2, one_f_one_b.END]
 
 
 @leaf

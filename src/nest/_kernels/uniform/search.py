@@ -20,7 +20,7 @@ from nest._kernels.uniform.sums import fill_layers, may_be_below, sum_up
 from nest._kernels.uniform.work import LABELS, work_of
 
 
-def alike(t, q, a, legal, limit, spread):
+def alike(degrees, places, pipelines, legal, limit, spread):
     """Best plan of each pipeline below ``limit`` seconds; without ``spread`` only the best of all.
 
     Returns
@@ -33,133 +33,136 @@ def alike(t, q, a, legal, limit, spread):
     unproved : no cuts that were left out take less; inf: none was.
     """
     room = LABELS
-    w = work_of(t, q, a, room)
-    if len(a.pipe):
-        quick_try_all(t, q, a, legal, w, limit, spread)
-    while w.now[0].full:  # once more, with room for more labels
+    work = work_of(degrees, places, pipelines, room)
+    if len(pipelines.pipe):
+        quick_try_all(degrees, places, pipelines, legal, work, limit, spread)
+    while work.now[0].full:  # once more, with room for more labels
         room *= 8
-        w = work_of(t, q, a, room)
-        quick_try_all(t, q, a, legal, w, limit, spread)
-    best = w.answer["best"]
+        work = work_of(degrees, places, pipelines, room)
+        quick_try_all(degrees, places, pipelines, legal, work, limit, spread)
+    best = work.answer["best"]
     if not spread:
         best[best > best.min(initial=np.inf)] = np.inf
-    return best, w.answer["option"], w.found, w.now[0].priced, w.now[0].unproved
+    return best, work.answer["option"], work.found, work.now[0].priced, work.now[0].unproved
 
 
 @entry
-def try_all(t, q, a, legal, w, limit, spread):
-    """Fill ``w.answer`` and ``w.found``.
+def try_all(degrees, places, pipelines, legal, work, limit, spread):
+    """Fill ``work.answer`` and ``work.found``.
 
     A first round prices the free cuts with the least bound alone, so that the second has a good
     limit.
     """
-    below, choices, some = limit, _choices(t), False
-    for k in range(len(a.pipe)):
-        some |= a.pipe[k].free
+    below, choices, some = limit, _choices(degrees), False
+    for k in range(len(pipelines.pipe)):
+        some |= pipelines.pipe[k].free
     for first in range(1 if some and not spread else 0, -1, -1):
-        w.now[0].guess, stop = below, np.int64(0)  # no constant, see ``_answer``
-        while stop < len(a.asked):
-            begin, row = stop, a.asked[stop] // choices
-            while stop < len(a.asked) and a.asked[stop] // choices == row:
+        work.now[0].guess, stop = below, np.int64(0)  # no constant, see ``_answer``
+        while stop < len(pipelines.asked):
+            begin, row = stop, pipelines.asked[stop] // choices
+            while stop < len(pipelines.asked) and pipelines.asked[stop] // choices == row:
                 stop += 1
-            c = row // len(t.shard)
-            place = q.place[0, q.size[c], 0]
-            if place >= 0 and q.alike[c, place] == c and _may_gain(
-                    t, q, a, legal, w, begin, stop, below, first):
+            c = row // len(degrees.shard)
+            place = places.place[0, places.size[c], 0]
+            if place >= 0 and places.alike[c, place] == c and _may_gain(
+                    degrees, places, pipelines, legal, work, begin, stop, below, first):
                 for n in range(begin, stop):
-                    below = _answer(t, q, a, legal, w, n, below, spread, first)
+                    below = _answer(degrees, places, pipelines, legal, work, n, below, spread,
+                        first)
 
 
 @leaf
-def _choices(t):
+def _choices(degrees):
     """Choices of recompute of a question: the policies, then full recompute of the first layers of
     each chunk alone. With more of them a step takes longer and needs less memory."""
-    return t.back.shape[1] + (t.full >= 0 and t.first_layers.any())
+    return degrees.back.shape[1] + (degrees.full >= 0 and degrees.first_layers.any())
 
 
 @leaf
-def _may_gain(t, q, a, legal, w, begin, stop, below, first):
+def _may_gain(degrees, places, pipelines, legal, work, begin, stop, below, first):
     """Whether any of the questions from ``begin`` to ``stop``, of one candidate and way of ZeRO,
     may have a plan below the best, as far as the least that layers take under any of their policies
-    says; ``w.answer`` gets whether each pipeline is open. Their layers are filled in."""
-    choices, count = _choices(t), 0
-    c, z = divmod(a.asked[begin] // choices, len(t.shard))
+    says; ``work.answer`` gets whether each pipeline is open. Their layers are filled in."""
+    choices, count = _choices(degrees), 0
+    c, z = divmod(pipelines.asked[begin] // choices, len(degrees.shard))
     for n in range(begin, stop):
-        if a.floor[n] < below:
-            x = a.asked[n] % choices
-            part = x == t.back.shape[1]
-            w.policies[0, count], w.policies[1, count] = (0, t.full) if part else (x, x)
+        if pipelines.floor[n] < below:
+            x = pipelines.asked[n] % choices
+            part = x == degrees.back.shape[1]
+            work.policies[0, count], work.policies[1, count] = (0, degrees.full) if part else (x, x)
             count += 1
     if count == 0:
         return False
-    w.policies[0, count] = 0  # that of layers without recompute
-    fill_layers(t, q, w, c, z, w.policies[0, :count + 1])
-    fill_layers(t, q, w, c, z, w.policies[1, :count])
+    work.policies[0, count] = 0  # that of layers without recompute
+    fill_layers(degrees, places, work, c, z, work.policies[0, :count + 1])
+    fill_layers(degrees, places, work, c, z, work.policies[1, :count])
     if count > 1:
-        sum_up(t, q, a, w, c, w.policies[0, :count], w.policies[1, :count])
-        _ask(w, c, w.policies[1, 0], np.int64(LEAST), -2 - c * len(t.shard) - z)
-    found, w.now[0].looked = False, 0
-    for k in range(len(a.pipe)):
-        pipe, answer = a.pipe[k], w.answer[k]
+        sum_up(degrees, places, pipelines, work, c, work.policies[0, :count],
+            work.policies[1, :count])
+        _ask(work, c, work.policies[1, 0], np.int64(LEAST), -2 - c * len(degrees.shard) - z)
+    found, work.now[0].looked = False, 0
+    for k in range(len(pipelines.pipe)):
+        pipe, answer = pipelines.pipe[k], work.answer[k]
         top = min(below, answer.best)
         answer.open = (pipe.free or not first) and (
-            _placed(t, q, a, legal, c, z, k) and (count == 1 or (
-                may_be_below(t, a, w, k, top) and (
-                    pipe.free or _first_layout(t, q, a, w, k, top) < pipe.last))))
+            _placed(degrees, places, pipelines, legal, c, z, k) and (count == 1 or (
+                may_be_below(degrees, pipelines, work, k, top) and (
+                    pipe.free or _first_layout(degrees, places, pipelines, work, k, top)
+                    < pipe.last))))
         if answer.open:
             found = True
-            w.decided[answer.run:answer.layout + pipe.last - pipe.first] = 0
+            work.decided[answer.run:answer.layout + pipe.last - pipe.first] = 0
     return found
 
 
 @leaf
-def _answer(t, q, a, legal, w, n, below, spread, first):
+def _answer(degrees, places, pipelines, legal, work, n, below, spread, first):
     """Look for plans of question n in the pipelines that are open: the seconds of the best, or
     ``below``, which stays with ``spread``."""
-    R, F = t.back.shape[1], len(t.first_layers)
+    R, F = degrees.back.shape[1], len(degrees.first_layers)
     none = np.int64(0)  # no constant, for which numba would compile what gets it once more
-    row, x = divmod(a.asked[n], _choices(t))
-    (c, z), part = divmod(row, len(t.shard)), x == R
-    if a.floor[n] >= below or (part and first):
+    row, x = divmod(pipelines.asked[n], _choices(degrees))
+    (c, z), part = divmod(row, len(degrees.shard)), x == R
+    if pipelines.floor[n] >= below or (part and first):
         return below
-    r = t.full if part else x
-    w.policies[0, 0], w.policies[1, 0] = none if part else r, r
-    sum_up(t, q, a, w, c, w.policies[0, :1], w.policies[1, :1])
-    quicker, asked = quicker_than(t, q, a, w, c, r), False
+    r = degrees.full if part else x
+    work.policies[0, 0], work.policies[1, 0] = none if part else r, r
+    sum_up(degrees, places, pipelines, work, c, work.policies[0, :1], work.policies[1, :1])
+    quicker, asked = quicker_than(degrees, places, pipelines, work, c, r), False
     if part:  # some layers have no recompute
         quicker &= 1
-    for k in range(len(a.pipe)):
-        answer = w.answer[k]
+    for k in range(len(pipelines.pipe)):
+        answer = work.answer[k]
         top, most = min(below, answer.best if spread else below), none + 1
         if part:
-            most = min(F, a.pipe[k].longest)
+            most = min(F, pipelines.pipe[k].longest)
             while most > 0 and not (
-                    t.first_layers[most - 1] and legal.first_pipeline[most - 1, k]):
+                    degrees.first_layers[most - 1] and legal.first_pipeline[most - 1, k]):
                 most -= 1
-        if not (answer.open and most > part and not w.decided[answer.run] & quicker
-                and may_be_below(t, a, w, k, top)
+        if not (answer.open and most > part and not work.decided[answer.run] & quicker
+                and may_be_below(degrees, pipelines, work, k, top)
                 and legal.policy_pipeline[r, k] and (part or legal.first_pipeline[0, k])):
             continue
         for some in range(LEAST if part else none, most):
             if part and (some == 0 or (some > 0 and not (
-                    t.first_layers[some] and legal.first_pipeline[some, k]))):
+                    degrees.first_layers[some] and legal.first_pipeline[some, k]))):
                 continue
             if legal.wide.plain and some >= 0 and not _may_run(
                     legal.wide, none, legal.wide.plain, c, z, r, some, k, none):
                 continue
             if part or not asked:
-                _ask(w, c, r, some, (row * R + r) * F + some)
-                w.now[0].quicker, asked = quicker, True
-            time = _look(t, q, a, legal, w, z, k, top, first)
+                _ask(work, c, r, some, (row * R + r) * F + some)
+                work.now[0].quicker, asked = quicker, True
+            time = _look(degrees, places, pipelines, legal, work, z, k, top, first)
             if some >= 0:
                 top = time
             elif time > 0.0:
                 break
-            if some > 0 and quicker and w.now[0].undecided == 0:
+            if some > 0 and quicker and work.now[0].undecided == 0:
                 break  # more first layers take longer
         below = below if spread else min(below, top)
     if not part:
-        w.now[0].looked |= bit_of(r)
+        work.now[0].looked |= bit_of(r)
     return below
 
 
@@ -167,19 +170,19 @@ quick_try_all = known(try_all)
 
 
 @leaf
-def _ask(w, c, r, some, option):
+def _ask(work, c, r, some, option):
     """Note what is asked for: what was found out about other questions holds no more."""
-    now = w.now[0]
+    now = work.now[0]
     now.candidate, now.policy, now.first, now.option, now.quicker = c, r, some, option, 0
     now.number += 1
 
 
 @leaf
-def _placed(t, q, a, legal, c, z, k):
+def _placed(degrees, places, pipelines, legal, c, z, k):
     """Whether a pipeline may have these degrees and this way of ZeRO."""
     return (legal.row_pipeline[c, k] and legal.way_pipeline[z, k]
-            and q.place[a.pipe[k].row, q.size[c], a.pipe[k].pp - 1] >= 0
-            and not (t.forbidden[z] and a.pipe[k].pp > 1))
+            and places.place[pipelines.pipe[k].row, places.size[c], pipelines.pipe[k].pp - 1] >= 0
+            and not (degrees.forbidden[z] and pipelines.pipe[k].pp > 1))
 
 
 @leaf
@@ -193,44 +196,45 @@ def _may_run(wide, begin, end, c, z, r, some, k, number):
 
 
 @leaf
-def _look(t, q, a, legal, w, z, k, top, first):
+def _look(degrees, places, pipelines, legal, work, z, k, top, first):
     """Look for plans of pipeline k below ``top`` seconds: those of the best, or ``top``.
 
     With ``first`` only the cuts with the least bound are priced, if no bound was less so far.
     Where the question is whether some cuts may take less (``LEAST``): 0 seconds.
     """
-    w.now[0].undecided = 1
-    if a.pipe[k].free:  # asked first: its parts are compiled while another process compiles `fits`
-        hand_over(t, q, a, w, k)
-        return try_cuts(t, q, a, w, top, first)
-    number = _first_layout(t, q, a, w, k, top)
-    apart = len(legal.wide.row) > legal.wide.plain and w.now[0].first >= 0
-    while number < a.pipe[k].last:
+    work.now[0].undecided = 1
+    if pipelines.pipe[
+            k].free:  # asked first: its parts are compiled while another process compiles `fits`
+        hand_over(degrees, places, pipelines, work, k)
+        return try_cuts(degrees, places, pipelines, work, top, first)
+    number = _first_layout(degrees, places, pipelines, work, k, top)
+    apart = len(legal.wide.row) > legal.wide.plain and work.now[0].first >= 0
+    while number < pipelines.pipe[k].last:
         if apart and not _may_run(
-                legal.wide, legal.wide.plain, len(legal.wide.row), w.now[0].candidate, z,
-                w.now[0].policy, w.now[0].first, k, number):
-            note_bytes(w)  # another policy may have it
-        elif fits(t, q, a, w, number, top):
-            top = price(t, q, a, w, top)
-        number = next_layout(t, q, a, w, k, number + 1, top)
-    if w.now[0].undecided == 0 and w.now[0].first == 0:
-        w.decided[w.answer[k].run] |= bit_of(w.now[0].policy)
+                legal.wide, legal.wide.plain, len(legal.wide.row), work.now[0].candidate, z,
+                work.now[0].policy, work.now[0].first, k, number):
+            note_bytes(work)  # another policy may have it
+        elif fits(degrees, places, pipelines, work, number, top):
+            top = price(degrees, places, pipelines, work, top)
+        number = next_layout(degrees, places, pipelines, work, k, number + 1, top)
+    if work.now[0].undecided == 0 and work.now[0].first == 0:
+        work.decided[work.answer[k].run] |= bit_of(work.now[0].policy)
     return top
 
 
 @leaf
-def _first_layout(t, q, a, w, k, top):
+def _first_layout(degrees, places, pipelines, work, k, top):
     """First layout of pipeline k that may fit and take less than ``top``, or its last."""
     # The first look knows nothing of groups but that larger ones hold more.
-    pipe, now, whole = a.pipe[k], w.now[0], w.now[0].first <= 0
-    smallest, answer = w.answer[pipe.smallest], w.answer[k]
+    pipe, now, whole = pipelines.pipe[k], work.now[0], work.now[0].first <= 0
+    smallest, answer = work.answer[pipe.smallest], work.answer[k]
     if whole and smallest.barren == now.option + 1 and top <= smallest.under:
         return pipe.last
-    hand_over(t, q, a, w, k)
-    if not has_room(t, a, w, k, top):
+    hand_over(degrees, places, pipelines, work, k)
+    if not has_room(degrees, pipelines, work, k, top):
         return pipe.last
     now.undecided, now.run = 0, -1
-    number = next_layout(t, q, a, w, k, pipe.first, top)
+    number = next_layout(degrees, places, pipelines, work, k, pipe.first, top)
     if whole and not now.further:
         answer.barren, answer.under = now.option + 1, top
     return number

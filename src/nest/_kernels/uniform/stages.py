@@ -10,22 +10,23 @@ from nest._kernels.uniform.chunks import figures_of
 
 
 @leaf
-def least_of_stage(t, q, a, w, s, i, j):
+def least_of_stage(degrees, places, pipelines, work, s, i, j):
     """No step is shorter with layers i..j on stage s of one chunk; inf: they do not fit.
 
     What is in front of the stage, what it runs itself, and what it waits for: 1F1B runs n + 1
     forwards before the first backward, and as many backwards behind the last forward.
     """
-    c, pipe, m = w.now[0].candidate, a.pipe[w.now[0].pipeline], t.micro_batches
-    chunk = figures_of(t, q, a, w, q.place[pipe.row, q.size[c], s], i, j)
+    c, pipe, m = work.now[0].candidate, pipelines.pipe[work.now[0].pipeline], degrees.micro_batches
+    chunk = figures_of(degrees, places, pipelines, work, places.place[pipe.row, places.size[c], s],
+        i, j)
     n = in_flight_behind(pipe, m, s)
     if (chunk.resident + chunk.work + chunk.buffers
-            + (q.received[i] + q.received[j]) / t.candidate[c].shards
-            + (n + 1) * chunk.activations > t.limit_bytes):
+            + (places.received[i] + places.received[j]) / degrees.candidate[c].shards
+            + (n + 1) * chunk.activations > degrees.limit_bytes):
         return np.inf
-    near, before = w.rank[s].near, w.before[i]
+    near, before = work.rank[s].near, work.before[i]
     time = waits(pipe, m, n, chunk.forward, chunk.backward - chunk.late,
-                 behind_stage(w, pipe, s, j, len(a.order)))
+                 behind_stage(work, pipe, s, j, len(pipelines.order)))
     left = chunk.left + chunk.tied + chunk.update
     return before.forward + near / 2 + time + max(before.backward + near / 2, left)
 
@@ -37,11 +38,11 @@ def in_flight_behind(pipe, m, s):
 
 
 @leaf
-def behind_stage(w, pipe, s, j, layers):
+def behind_stage(work, pipe, s, j, layers):
     """Least seconds from the end of stage s, at cut j, to the loss and back."""
-    model, behind = w.before[layers], w.before[j]
+    model, behind = work.before[layers], work.before[j]
     return (model.forward - behind.forward + model.backward - behind.backward
-            + w.rank[pipe.pp - 1].near - w.rank[s].near)
+            + work.rank[pipe.pp - 1].near - work.rank[s].near)
 
 
 @leaf

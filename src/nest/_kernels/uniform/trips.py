@@ -48,23 +48,24 @@ def _sent_seconds(q, shards, link, handed, chunks):
 
 
 @leaf
-def of_trips(t, q, a, w, c, k):
-    """No step of candidate c in pipeline k is shorter, given ``w.rank``.
+def of_trips(degrees, places, pipelines, work, c, k):
+    """No step of candidate c in pipeline k is shorter, given ``work.rank``.
 
     The first micro-batch passes all positions and comes back to a rank in front of its first
     backward. The last backward of a rank is followed by those of the ranks in front, and by what
     these leave.
     """
-    pipe, m, x, shards = a.pipe[k], t.micro_batches, q.size[c], t.candidate[c].shards
+    pipe, m, x, shards = pipelines.pipe[k], degrees.micro_batches, places.size[
+        c], degrees.candidate[c].shards
     p, v, split = pipe.pp, pipe.vpp, split_of(pipe.schedule)
     begin = rest = home = step = 0.0
     for s in range(p):
-        rank, link = w.rank[s], q.wrap[x, p]
+        rank, link = work.rank[s], places.wrap[x, p]
         if s < p - 1:
-            link = q.hop[x, s + 1]
-        rank.sent = _sent_seconds(q, shards, link, rank.sent, v)
-        rank.sent_first = _sent_seconds(q, shards, link, rank.sent_first, 1)
-        rank.sent_last = _sent_seconds(q, shards, link, rank.sent_last, 1)
+            link = places.hop[x, s + 1]
+        rank.sent = _sent_seconds(places, shards, link, rank.sent, v)
+        rank.sent_first = _sent_seconds(places, shards, link, rank.sent_first, 1)
+        rank.sent_last = _sent_seconds(places, shards, link, rank.sent_last, 1)
         if s == p - 1:  # the loss hands over nothing
             rank.sent -= rank.sent_last
             rank.sent_last = 0.0
@@ -84,12 +85,12 @@ def of_trips(t, q, a, w, c, k):
     there, group = begin + rest, group_of(pipe.schedule, m, pipe.group)
     last = behind = least = 0.0
     for s in range(p - 1, -1, -1):
-        rank = w.rank[s]
+        rank = work.rank[s]
         last += rank.last + rank.sent_last
         begin = max(rank.begin, rank.fresh)
         there = max(there, begin + group * (rank.forward - rank.last) + last)
     for s in range(p - 1, -1, -1):
-        rank = w.rank[s]
+        rank = work.rank[s]
         behind += rank.sent_last
         first = max(rank.begin, rank.fresh) - rank.spared
         if p > 1:
@@ -123,18 +124,18 @@ def count_pairs(p, v, order, pairs):
 
 
 @leaf
-def of_pairs(w, p, v):
+def of_pairs(work, p, v):
     """No step is shorter, given what :func:`of_trips` has found, and what pairs of passes take by
-    ``w.costs``."""
+    ``work.costs``."""
     least = 0.0
     for s in range(p):
         own = 0.0
         for n in range(v):
-            c = w.costs[s, n]
-            own += w.pairs[s, n, v] * c.forward
-            own += w.pairs[s, v, n] * (c.backward - c.late)
+            c = work.costs[s, n]
+            own += work.pairs[s, n, v] * c.forward
+            own += work.pairs[s, v, n] * (c.backward - c.late)
             for other in range(v):
-                if w.pairs[s, n, other] > 0:
-                    own += w.pairs[s, n, other] * beside(c, w.costs[s, other])
-        least = max(least, w.rank[s].idle + own)
+                if work.pairs[s, n, other] > 0:
+                    own += work.pairs[s, n, other] * beside(c, work.costs[s, other])
+        least = max(least, work.rank[s].idle + own)
     return least

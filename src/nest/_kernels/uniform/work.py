@@ -101,13 +101,14 @@ class UniformWork(NamedTuple):
     """Those of :mod:`nest._kernels.orders`."""
 
 
-def work_of(t, q, a, labels=LABELS):
+def work_of(degrees, places, pipelines, labels=LABELS):
     """Room for ``search.alike``; ``labels``: for so many."""
-    Q, N, R, T = len(a.pipe), len(a.order), t.back.shape[1], t.ahead.shape[1]
-    pp, vpp = a.pipe["pp"], a.pipe["vpp"]
+    Q, N, R, T = len(pipelines.pipe), len(pipelines.order), degrees.back.shape[
+        1], degrees.ahead.shape[1]
+    pp, vpp = pipelines.pipe["pp"], pipelines.pipe["vpp"]
     S, V, chunks = (int(each.max(initial=1)) for each in (pp, vpp, pp * vpp))
-    Y, G = q.alike.shape[1], int(a.signature.max()) + 1
-    answer, parts = _answers(a)
+    Y, G = places.alike.shape[1], int(pipelines.signature.max()) + 1
+    answer, parts = _answers(pipelines)
     figures = np.zeros((Y, G), FIGURES)
     figures["alone"][:, -1] = True
     kind, body = np.zeros(T + 1, KIND), np.zeros(2, BODY)
@@ -129,18 +130,18 @@ def work_of(t, q, a, labels=LABELS):
         costs=np.zeros((S, V), FIGURES), hops=np.zeros((S, V, 2)),
         label=np.zeros((2, one_f_one_b.FIGURES)), policies=np.zeros((2, R + 2), np.int64),
         forwards=np.zeros((Q, S, V), np.int64), decided=np.zeros(parts, np.int64),
-        labels=_labels_of(labels if a.most else 8, S, N),
-        order=order_of(S, chunks, 3 * t.micro_batches * chunks),
-        few=order_of(S, chunks, 3 * t.micro_batches * chunks),
-        room=room_of(S, chunks, t.micro_batches * chunks),
+        labels=_labels_of(labels if pipelines.most else 8, S, N),
+        order=order_of(S, chunks, 3 * degrees.micro_batches * chunks),
+        few=order_of(S, chunks, 3 * degrees.micro_batches * chunks),
+        room=room_of(S, chunks, degrees.micro_batches * chunks),
         write_order=write_order, longest_path=longest_path)
 
 
-def _answers(a):
+def _answers(pipelines):
     """Nothing known of any pipeline yet, and the length of ``UniformWork.decided``."""
-    first, last = a.pipe["first"], a.pipe["last"]
+    first, last = pipelines.pipe["first"], pipelines.pipe["last"]
     listed, parts = np.flatnonzero(first < last), np.ones((len(first), 2), np.int64)
-    parts[listed, 0] += a.run[last[listed] - 1] - a.run[first[listed]] + 1
+    parts[listed, 0] += pipelines.run[last[listed] - 1] - pipelines.run[first[listed]] + 1
     parts[listed, 1] = last[listed] - first[listed]
     begin = np.cumsum(parts).reshape(-1, 2) - parts
     found = np.zeros(len(first), ANSWER)
