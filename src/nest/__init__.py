@@ -86,7 +86,7 @@ _HOME = {
     "replan": "replanning.replan",
     "simulate": "simulation",
     "sweep": "studies.sweep",
-    "load_study": "studies.loading",
+    "load_study": "studies.sweep",
     **dict.fromkeys((name for name in __all__ if name.startswith("list_")), "inputs.catalog"),
     "load_network": "network.network",
     "load_plan": "evaluation.plan_file",
@@ -141,8 +141,7 @@ if TYPE_CHECKING:
     from nest.replanning.replan import replan
     from nest.replanning.result import Replan
     from nest.simulation import Simulation, simulate
-    from nest.studies.loading import load_study
-    from nest.studies.sweep import sweep
+    from nest.studies.sweep import load_study, sweep
 
 
 def _plan_report(plan: Plan, width: int, colour: bool, unicode: bool) -> str:

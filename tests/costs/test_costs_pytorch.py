@@ -22,7 +22,7 @@ from plain import (
 )
 
 from nest.costs.choices import CORE_ATTN, FULL, MLP, MLP_ACT, NORM
-from nest.model.embedding_head import prediction
+from nest.model.build import prediction
 
 MEMORY, FLOPS = 1e12, 1e14
 

@@ -14,7 +14,7 @@ from nest.evaluation.confidence import WIDER, _foreign_links
 from nest.evaluation.even import even_configuration
 from nest.evaluation.plans import Plan
 from nest.inputs import catalog, load_stack
-from nest.measured.validation.ranges import covered, ratios, span
+from nest.measured.validation.score import covered, ratios, span
 from nest.questions import read_question
 from nest.studies.questions import Resolver
 

@@ -12,8 +12,7 @@ from descriptions import MODEL
 from nest.errors import InputError
 from nest.inputs import Model, load_model
 from nest.model import Chain, build_chain
-from nest.model.layout_text import layout_cuts, layout_of
-from nest.model.layouts import family
+from nest.model.layouts import family, layout_cuts, layout_of
 
 PUBLISHED = [
     ("llama3.1-405b", 8, "Et*3|(t*4|)*30t*3L", "Et*3|(t*4|)*30t*3L"),

@@ -19,11 +19,18 @@ from nest.errors import NoPlanError
 from nest.evaluation.evaluate import chain_of, evaluate
 from nest.inputs import Cluster, Job, SearchSpace
 from nest.planners import planner
-from nest.planners.alpa.inter import AlpaPipeline, Inter, StageTable
-from nest.planners.alpa.intra import AlpaProduct, AlpaTraffic, Mesh, add_path, products, shard
-from nest.planners.alpa.layers import merge
-from nest.planners.alpa.program import Edge, solve
-from nest.planners.alpa.stages import Meshes, submeshes
+from nest.planners.alpa.inter import AlpaPipeline, Inter, Meshes, StageTable, submeshes
+from nest.planners.alpa.intra import (
+    AlpaProduct,
+    AlpaTraffic,
+    Edge,
+    Mesh,
+    add_path,
+    merge,
+    products,
+    shard,
+    solve,
+)
 
 ANY = SearchSpace()
 

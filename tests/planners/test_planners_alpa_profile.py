@@ -15,8 +15,8 @@ from planner_instances import small_instance
 from nest.costs.stage import chunk_costs
 from nest.evaluation.evaluate import evaluate
 from nest.inputs import Configuration, SearchSpace, StageConfiguration
-from nest.planners.alpa.profile import AlpaLayerSeconds, alone
-from nest.planners.alpa.stages import Meshes, Option
+from nest.planners.alpa.inter import Meshes, Option
+from nest.planners.alpa.intra import AlpaLayerSeconds, alone
 from nest.planners.prices import PlannerPrices
 from nest.schedules.chunk import LayerSeconds
 from nest.schedules.registry import SCHEDULES

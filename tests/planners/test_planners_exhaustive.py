@@ -13,11 +13,9 @@ from nest.errors import NoPlanError
 from nest.evaluation.evaluate import chain_of, evaluate
 from nest.evaluation.even import even_configuration
 from nest.model.legality import divisors, tensor_degrees
-from nest.planners.exhaustive.exhaustive import Exhaustive, best
-from nest.planners.exhaustive.grid import Grid
-from nest.planners.exhaustive.table import PointTable, in_flight_by_chunk
-from nest.planners.membership import outside
-from nest.planners.prices import PlannerPrices
+from nest.planners.exhaustive.exhaustive import Exhaustive, Grid, best
+from nest.planners.exhaustive.grid import PointTable, in_flight_by_chunk
+from nest.planners.prices import PlannerPrices, outside
 from nest.schedules.registry import SCHEDULES
 
 MOE = {"experts": 4, "top_k": 2, "ffn": 64}

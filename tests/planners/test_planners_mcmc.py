@@ -18,8 +18,7 @@ from nest.planners.demands import Demands, LevelTraffic
 from nest.planners.manual import Manual
 from nest.planners.mcmc.mcmc import PENALTY, Mcmc, _Search, metropolis
 from nest.planners.mcmc.moves import Proposals
-from nest.planners.membership import outside
-from nest.planners.prices import PlannerPrices, Price, degrees_of
+from nest.planners.prices import PlannerPrices, Price, degrees_of, outside
 from nest.planners.reconfigurable import (
     DirectLinks,
     ReconfigurablePrices,

@@ -18,7 +18,7 @@ from nest.errors import InfeasibleError, NoPlanError
 from nest.inputs import SearchSpace
 from nest.model.legality import space_problems
 from nest.planners import planner
-from nest.planners.membership import outside
+from nest.planners.prices import outside
 
 pytestmark = pytest.mark.kernels
 BATCH = 50

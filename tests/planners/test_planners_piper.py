@@ -28,8 +28,7 @@ from nest.model import boundary_bytes
 from nest.model.legality import divisors
 from nest.planners import planner
 from nest.planners.flat import Cuts, LayerSplit, body_prices, flat_network, ways
-from nest.planners.piper.piper import Piper, PiperPipeline
-from nest.planners.piper.stages import PiperStages
+from nest.planners.piper import Piper, PiperPipeline, PiperStages
 
 ANY = SearchSpace()
 

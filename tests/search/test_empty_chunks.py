@@ -12,7 +12,7 @@ import nest
 from nest.inputs import Job, Model, SearchSpace, load_stack
 from nest.inputs.capabilities import Rule
 from nest.model import build_chain
-from nest.model.layout_text import layout_cuts
+from nest.model.layouts import layout_cuts
 from nest.schedules.registry import chunks_at
 
 SPACE: dict[str, Any] = {"tp": 1, "cp": 1, "mbs": 1, "recompute": "none", "zero": "0,1"}

@@ -14,7 +14,7 @@ from nest.frameworks.megatron.write import arguments, options
 from nest.inputs import catalog, load_stack
 from nest.inputs.capabilities import load_capabilities
 from nest.model import build_chain
-from nest.model.layout_text import layout_of
+from nest.model.layouts import layout_of
 from nest.stacks import launch_needs, not_runnable, offload_settings
 
 MODELS = {name: nest.load_model(name) for name in (

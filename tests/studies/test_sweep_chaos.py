@@ -17,7 +17,7 @@ import pytest
 from studies import STUDY, asked, child, grid, made_up, table, written
 
 from nest.errors import InputError, LimitError, OutputError
-from nest.studies import owners
+from nest.studies import store as stores
 from nest.studies.engines import Engine, Inline, engine, prepare
 from nest.studies.questions import ask
 from nest.studies.store import Store
@@ -202,7 +202,7 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path, monkeypatch):
     with pytest.raises(InputError, match="output: .* cannot be created"):
         asked(grid(2), place / "folder")
     asked(grid(2), tmp_path / "old")
-    monkeypatch.setattr(owners, "Owner", lambda path: (_ for _ in ()).throw(
+    monkeypatch.setattr(stores, "Owner", lambda path: (_ for _ in ()).throw(
         PermissionError(30, "Read-only file system")))
     with pytest.raises(OutputError, match=r"cannot be written \(Read-only file system\)"):
         asked(grid(3), tmp_path / "old")
@@ -252,11 +252,11 @@ def test_answers_are_used_by_other_studies_and_not_by_other_versions(tmp_path, m
 
 def test_owners_end_with_their_process(tmp_path):
     path = str(tmp_path / "store")
-    mine = owners.Owner(path)
-    assert owners.alive(path, mine.name)
+    mine = stores.Owner(path)
+    assert stores.alive(path, mine.name)
     os.close(mine._file)  # as at the end of a process
-    assert not owners.alive(path, mine.name) and not [*Path(tmp_path).iterdir()]
-    assert not owners.alive(path, "never")
+    assert not stores.alive(path, mine.name) and not [*Path(tmp_path).iterdir()]
+    assert not stores.alive(path, "never")
 
 
 def test_names_of_a_store_are_no_paths(tmp_path):

@@ -17,13 +17,10 @@ from studies import STUDY, asked, grid, made_up, written
 import nest
 from nest.errors import InputError, OutputError
 from nest.studies.charts import front_figure, heat_map, objective_of, pair_of, sensitivity_figure
-from nest.studies.loading import load_study
-from nest.studies.objectives import OBJECTIVES
 from nest.studies.questions import Outcome
-from nest.studies.results import number_of, summary
-from nest.studies.sweep import stored, sweep
-from nest.studies.tables import FORMATS, columns, write
-from nest.studies.text import reason_lines, report_text, shown
+from nest.studies.results import OBJECTIVES, number_of, summary
+from nest.studies.sweep import load_study, stored, sweep
+from nest.studies.text import FORMATS, columns, reason_lines, report_text, shown, write
 
 PRICED = {**STUDY, "prices": {"device_hour": "1 + cluster.device.memory / 1e10",
                               "device_watts": 500},

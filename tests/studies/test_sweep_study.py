@@ -12,13 +12,18 @@ from hypothesis import strategies as st
 from studies import STUDY
 
 from nest.errors import InputError
-from nest.studies.axes import Axis
-from nest.studies.expressions import Expression
-from nest.studies.fields import with_field
-from nest.studies.loading import load_study
-from nest.studies.points import Point, Points, best_first, combinations
-from nest.studies.prices import PriceList, bill, switches_of
-from nest.studies.study import Study
+from nest.studies.axes import Axis, Expression
+from nest.studies.points import (
+    Point,
+    Points,
+    PriceList,
+    best_first,
+    bill,
+    combinations,
+    switches_of,
+)
+from nest.studies.study import Study, with_field
+from nest.studies.sweep import load_study
 
 
 def points(study: dict) -> list[Point]:

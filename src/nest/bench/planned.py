@@ -19,7 +19,7 @@ from nest.inputs.files import write_text_atomic
 from nest.planners import usable
 from nest.studies.engines import Engine
 from nest.studies.store import Store, make_folder
-from nest.studies.version import VERSION
+from nest.studies.study import VERSION
 
 STORE = "planners.db"
 TIME_LIMIT = 60.0

@@ -15,9 +15,9 @@ from nest.evaluation.plans import Plan
 from nest.inputs import load_configuration
 from nest.inputs.configuration import Configuration
 from nest.planners.compare import shortage
-from nest.planners.membership import outside
+from nest.planners.prices import outside
 from nest.schedules.registry import USUAL
-from nest.studies.version import VERSION
+from nest.studies.study import VERSION
 
 Status = Literal["ok", "memory", "stack", "space", "illegal", "none", "missing"]
 STATUSES: Mapping[Status, str] = {

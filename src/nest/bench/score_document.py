@@ -10,7 +10,7 @@ from pydantic import Field
 from nest.bench.instance import Digest, digest_of_set
 from nest.bench.score import Scored, Status, summary
 from nest.inputs.base import Written
-from nest.studies.version import VERSION
+from nest.studies.study import VERSION
 
 SCHEMA = "nest.score/1.1"
 

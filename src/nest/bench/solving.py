@@ -16,7 +16,7 @@ from nest.questions import Question
 from nest.studies.engines import Engine, prepare
 from nest.studies.questions import Outcome, VersionedQuestion, ask, plan_of
 from nest.studies.store import FILE, Store, make_folder
-from nest.studies.version import VERSION
+from nest.studies.study import VERSION
 
 TIME_LIMIT = 600.0
 """Seconds of one search by default: six times what the slowest takes (chosen)."""

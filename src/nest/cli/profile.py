@@ -124,7 +124,7 @@ def trace(
 def _write(profile: Profile, target: str) -> None:
     """Write a profile, and show its layers."""
     from nest.inputs.files import write_text_atomic
-    from nest.measured.profiles.written import table_of, text_of
+    from nest.measured.profiles.planners import table_of, text_of
 
     output.deliver(lambda: table_of(profile),
                    lambda: write_text_atomic(target, text_of(profile)))

@@ -79,9 +79,8 @@ def run(
     Shows the answers. Writes answers.db, points.csv and points.json. Several processes may work on
     one folder. Ends with code 2 if all points are invalid or excluded.
     """
-    from nest.studies.loading import load_study
-    from nest.studies.sweep import sweep
-    from nest.studies.tables import need_parquet
+    from nest.studies.sweep import load_study, sweep
+    from nest.studies.text import need_parquet
 
     if parquet:
         need_parquet()
@@ -180,8 +179,7 @@ def _no_plan(source: str, results: Results) -> InputError:
 
 def _stored(source: str, answers: str | None) -> Sweep:
     """The answers of a study's file, or of a folder."""
-    from nest.studies.loading import load_study
-    from nest.studies.sweep import Sweep, folder_of, stored
+    from nest.studies.sweep import Sweep, folder_of, load_study, stored
 
     if os.path.isdir(source):
         return stored(source)
@@ -196,7 +194,7 @@ def _stored(source: str, answers: str | None) -> Sweep:
 def _deliver(done: Sweep, formats: tuple[str, ...], as_json: bool, quiet: bool,
              writes: dict[str, Any] | None = None) -> Results:
     """Write tables and pictures, then print the report; what it shows is returned."""
-    from nest.studies.tables import head, write
+    from nest.studies.text import head, write
 
     with done.results() as results:
         files = dict(writes or {})

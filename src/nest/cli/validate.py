@@ -47,7 +47,7 @@ def validate(
         check_target(target)
     from nest.inputs import write_text_atomic
     from nest.measured import validation
-    from nest.measured.validation.document import to_csv, to_json
+    from nest.measured.validation.score import to_csv, to_json
 
     runs = validation.read(file, annotations)
     if group:

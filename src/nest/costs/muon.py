@@ -26,7 +26,7 @@ from nest.costs.compute import Array, gemm_seconds
 from nest.costs.network.collectives import all_gather, all_to_all
 from nest.costs.operators import share_of
 from nest.model import EXPERT, Layer
-from nest.model.embedding_head import TABLES
+from nest.model.build import TABLES
 
 ITERATIONS = 5
 STATE = 4.0

@@ -14,7 +14,7 @@ from nest.units import format_bandwidth
 
 EXPERTS = (0.81, 1.24)
 """Measured over priced seconds of a mixture of experts where the stack measured none: the usual
-spread of :mod:`nest.measured.validation.ranges`."""
+spread of :mod:`nest.measured.validation.score`."""
 WIDER = 1.2
 """A range is so much wider for each property that was never measured (assumed; with a device left
 out, unwidened ranges cover 90 % of its runs)."""
@@ -86,7 +86,7 @@ def confidence(
     -------
     Confidence, or None if the stack was never measured. The percentiles are those of
     ``Stack.calibration``, of the runs that ``nest validate`` prices with the stack, for models that
-    are not among them (:mod:`nest.measured.validation.ranges`).
+    are not among them (:mod:`nest.measured.validation.score`).
     """
     known = job.stack.calibration
     if known is None:

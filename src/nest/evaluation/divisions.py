@@ -17,7 +17,7 @@ from itertools import accumulate
 from nest.errors import InputError
 from nest.inputs.job import Job
 from nest.model import Chain
-from nest.model.layout_text import layout_cuts, layout_of
+from nest.model.layouts import layout_cuts, layout_of
 from nest.schedules.registry import chunks_at, copies, is_folded, most_chunks, usual_chunks
 
 Span = tuple[int, int]

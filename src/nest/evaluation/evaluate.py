@@ -25,7 +25,7 @@ from nest.inputs.job import Job
 from nest.inputs.model import Model
 from nest.inputs.profile import Profile
 from nest.model import Chain, build_chain, model_flop, profile_chain
-from nest.model.layout_text import layout_of
+from nest.model.layouts import layout_of
 from nest.schedules.registry import copies, placement
 from nest.schedules.traits import Hop
 from nest.stacks import Finding, launch_needs, not_runnable

@@ -376,12 +376,12 @@ def _place(path: tuple[Any, ...]) -> str:
     return f"{'.'.join(_parts(path))}: " if path else ""
 
 
-def csv_rows(text: str, where: str) -> list[tuple[int, list[str]]]:
+def csv_rows(text: str, where: str, most: int = MOST_ROWS) -> list[tuple[int, list[str]]]:
     """Rows of a CSV text with their lines; empty rows and comments (#) are left out.
 
     Raises
     ------
-    InputError : malformed, or more than ``MOST_ROWS`` rows.
+    InputError : malformed, or more than ``most`` rows.
     """
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     rows: list[tuple[int, list[str]]] = []
@@ -389,8 +389,8 @@ def csv_rows(text: str, where: str) -> list[tuple[int, list[str]]]:
         for cells in reader:
             if any(cell.strip() for cell in cells) and not cells[0].lstrip().startswith("#"):
                 rows.append((reader.line_num, cells))
-            if len(rows) > MOST_ROWS:
-                raise InputError(f"{where}: got more rows than allowed: {MOST_ROWS}")
+            if len(rows) > most:
+                raise InputError(f"{where}: got more rows than allowed: {most}")
     except csv.Error as error:
         raise InputError(f"{where}: line {reader.line_num}: malformed CSV: {error}") from None
     return rows

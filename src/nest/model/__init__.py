@@ -1,12 +1,11 @@
 """From a model to the layers that a plan may cut between.
 
-`operators` has what one operator computes, keeps and sends; `norm_linear` has those that all layers
-share, `recurrence` those of a layer with a state; `transformer` and `embedding_head` build a
-transformer layer, an embedding and a head; `build` puts a model together; `chain` is the result:
-layers in order, with the tensors that cross each cut; `layouts` lists divisions of it into chunks,
-`layout_text` reads and writes them as Megatron-Core does. `schedules` says which configurations a
-schedule allows, `legality` which degrees of parallelism are legal, and why not. Read them in this
-order; `capture` makes operator graphs of modules and files.
+`operators` has what one operator computes, keeps and sends; `transformer` builds a transformer
+layer, `build` an embedding and a head, and puts a model together; `chain` is the result: layers in
+order, with the tensors that cross each cut; `layouts` lists divisions of it into chunks, reads and
+writes them as Megatron-Core does. `schedules` says where a schedule puts
+chunks and what it needs, `legality` which degrees of parallelism are legal, and why not. Read them
+in this order; `capture` makes operator graphs of modules and files.
 
 Where to find: attention windows in `operators` (`Operator.seen`), chunks of virtual pipelines (vpp)
 in `nest.schedules.registry`.

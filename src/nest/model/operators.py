@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import MappingProxyType
 from typing import Literal
+
+from nest.inputs.model import Model
 
 Split = Literal["column", "row", "heads", "sequence", "dispatch", "expert_column", "expert_row"]
 EXPERT = ("expert_column", "expert_row")
@@ -200,3 +203,80 @@ class Layer:
     def _named(self, names: tuple[str, ...]) -> tuple[str, ...]:
         tags = {name for op in self.operators for name in (*op.again, *op.dropped)}
         return tuple(name for name in names if name in tags)
+
+
+def norm(model: Model, name: str, width: int) -> Operator:
+    """A norm that reads and writes ``width`` elements per token."""
+    parameters = width * (1 + model.norm_bias)
+    return Operator(name, "memory", "sequence", forward_elements=2 * width,
+                    backward_elements=3 * width, parameters=parameters, saved_elements=width)
+
+
+def gemm(
+    name: str, split: Split, width: int, depth: int, bias: bool, saved: float,
+    again: tuple[str, ...] = (), dropped: tuple[str, ...] = (), cast_elements: float | None = None,
+) -> Operator:
+    """A linear layer; ``saved``: elements of its input that no other operator saves."""
+    return Operator(name, "gemm", split, width=width, depth=depth,
+                    parameters=width * depth + (width if bias else 0), saved_elements=saved,
+                    product_input=saved == depth, again=again, dropped=dropped,
+                    cast_elements=cast_elements)
+
+
+def kept_input(model: Model, name: str) -> Operator:
+    """The normed input of linear layers, saved once for all that read it."""
+    return Operator(name, "memory", "sequence", saved_elements=model.hidden, dropped=("norm",),
+                    product_input=True, cast_elements=model.hidden)
+
+
+def residual(model: Model, name: str) -> Operator:
+    """Residual addition, behind dropout; its gradient is added once in the backward."""
+    return Operator(name, "memory", "sequence", forward_elements=3 * model.hidden,
+                    backward_elements=model.hidden, masked_elements=model.hidden)
+
+
+SPEED = MappingProxyType({"gated_delta": 1.0, "kimi_delta": 0.6, "lightning": 1.65, "mamba2": 0.82,
+                          "mamba": 1.0})
+"""Rate of a recurrence's kernels, in FLOP of `Recurrence.flop`, over that of the gated delta rule.
+
+Of Triton kernels, heads of 128 x 128, bf16, forward: kimi_delta 0.54 on H200 and 0.66 on GB200,
+lightning 1.67 on GB200 (inclusionAI/cuLA BENCHMARK_H200.md and BENCHMARK_GB200.md against
+QwenLM/FlashQLA, below). mamba2: half of lightning, as mamba-ssm 2.2.2 takes twice as long as
+chunk_simple_gla (fla-org/flash-linear-attention pull request 50, device not stated). mamba: its
+bytes are what takes long.
+"""
+
+
+def recurrence(model: Model) -> list[Operator]:
+    """A layer's mixer that passes on a state, after its norm.
+
+    Tensor parallelism divides its heads. Unfused kernels are assumed: the convolution keeps its
+    input and the recurrence its own, the gated norm its input and the gate. All of it runs again
+    with full recompute only. The kernel keeps the state before each chunk (arXiv:2405.21060,
+    section 6); Mamba computes states again (arXiv:2312.00752, section 3.3.2).
+    """
+    r = model.recurrence
+    assert r is not None
+    inner, mixed = r.inner, r.mixed
+    ops = [
+        gemm(p.name, p.split, p.width, p.depth, p.bias, 0 if p.from_input else p.depth)
+        for p in r.products(model.hidden)
+    ]
+    ops.append(kept_input(model, "projection_input"))
+    parameters = r.own_parameters
+    if r.conv:
+        own = mixed * (r.conv + r.conv_bias)
+        parameters -= own
+        ops.append(Operator("convolution", "memory", "heads", forward_elements=2 * mixed,
+                            backward_elements=3 * mixed, parameters=own, saved_elements=mixed))
+    states = 0.0 if r.form == "mamba" else r.inner * r.state / r.chunk
+    ops += [
+        Operator("recurrence", "scan", "heads", attention_width=r.flop / 2.0, speed=SPEED[r.form],
+                 forward_elements=mixed + inner + states,
+                 backward_elements=2 * (mixed + inner) + 2 * states, parameters=parameters,
+                 saved_elements=mixed + states),
+        Operator("gated_norm", "memory", "heads", forward_elements=3 * inner,
+                 backward_elements=5 * inner, saved_elements=2 * inner),
+        gemm("mixer_output", "row", model.hidden, inner, r.bias, inner),
+    ]
+    return ops

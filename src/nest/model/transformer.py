@@ -18,9 +18,17 @@ from dataclasses import replace
 
 from nest.inputs.layers import MLA, Indexer, LayerKind
 from nest.inputs.model import Model
-from nest.model.norm_linear import gemm, kept_input, norm, residual
-from nest.model.operators import Experts, Layer, Operator, Traffic
-from nest.model.recurrence import recurrence
+from nest.model.operators import (
+    Experts,
+    Layer,
+    Operator,
+    Traffic,
+    gemm,
+    kept_input,
+    norm,
+    recurrence,
+    residual,
+)
 
 _MOE = ("moe",)
 _MLP = ("mlp",)

@@ -77,7 +77,8 @@ def degrade(topology: Topology, text: str) -> Topology:
     factor_V = np.ones(len(topology.nodes))
     for part in split(text, where):
         name, _, given = part.rpartition("=")
-        factor = float(given) if _FACTOR.fullmatch(given.strip()) and len(given) < 30 else 0.0
+        given = given.strip()  # of more kinds of white space than float() takes off
+        factor = float(given) if _FACTOR.fullmatch(given) and len(given) < 30 else 0.0
         if not name or not 0 < factor <= 1:
             allowed = "PART=FACTOR with a factor above 0 and at most 1"
             raise InputError(f"{where}: got {shorten(part)}; allowed: {allowed}")

@@ -16,9 +16,8 @@ from nest.inputs.model import Model
 from nest.inputs.profile import Profile
 from nest.inputs.space import SearchSpace
 from nest.model.legality import sequence_problem, space_problems
-from nest.planners.membership import outside
-from nest.planners.planner import PlanningMethod
-from nest.planners.registry import Registration, UnusablePlanner, named, registered
+from nest.planners.prices import outside
+from nest.planners.registry import PlanningMethod, Registration, UnusablePlanner, named, registered
 
 
 class ComparedPlan(NamedTuple):
@@ -103,7 +102,7 @@ class _Checked(NamedTuple):
     def plan(
         self, model: Model | Profile, cluster: Cluster, job: Job, space: SearchSpace
     ) -> Plan:
-        """Its plan, priced once more; see :class:`nest.planners.planner.PlanningMethod`."""
+        """Its plan, priced once more; see :class:`nest.planners.registry.PlanningMethod`."""
         if self.planner is None:
             raise NoPlanError(self.problem)
         try:

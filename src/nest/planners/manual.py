@@ -53,8 +53,7 @@ from nest.inputs.profile import Profile
 from nest.inputs.space import SearchSpace
 from nest.model import Chain
 from nest.model.legality import divisors, tensor_degrees
-from nest.planners.membership import outside
-from nest.planners.prices import PlannerPrices
+from nest.planners.prices import PlannerPrices, outside
 
 LONG = 8192
 """Tokens of a sequence from which on context parallelism is considered (rule 5)."""

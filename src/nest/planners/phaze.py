@@ -73,7 +73,7 @@ class Phaze:
     def plan(
         self, model: Model | Profile, cluster: Cluster, job: Job, space: SearchSpace
     ) -> Plan:
-        """Choose by the dynamic program; see :class:`nest.planners.planner.PlanningMethod`."""
+        """Choose by the dynamic program; see :class:`nest.planners.registry.PlanningMethod`."""
         chain = chain_for(self.name, model, job, space, FIXED)
         choice = PhazePipelines(chain, cluster, job, space).best()
         if choice is None:

@@ -12,10 +12,15 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from importlib.metadata import Distribution, EntryPoint, distributions
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from nest.errors import InputError
-from nest.planners.planner import PlanningMethod
+from nest.evaluation.plans import Plan
+from nest.inputs.cluster import Cluster
+from nest.inputs.job import Job
+from nest.inputs.model import Model
+from nest.inputs.profile import Profile
+from nest.inputs.space import SearchSpace
 
 GROUP = "nest.planners"
 PACKAGE = "nest-planner"
@@ -176,3 +181,36 @@ def _of(one: Distribution, package: str) -> Iterator[Registration]:
     except Exception as error:  # importlib reads the file line by line and names no error
         yield Registration(package, "entry_points.txt", said,
                            f"the file cannot be read ({type(error).__name__}: {error})")
+
+
+class PlanningMethod(Protocol):
+    """A method to choose a configuration; :func:`nest.evaluate` prices it."""
+
+    @property
+    def name(self) -> str:
+        """As its package registers it; see :mod:`nest.planners.registry`."""
+
+    def plan(
+        self, model: Model | Profile, cluster: Cluster, job: Job, space: SearchSpace
+    ) -> Plan:
+        """Choose a configuration by the planner's own method, and price it.
+
+        Parameters
+        ----------
+        model, cluster, job : what is trained, where, how.
+        space : what may be chosen; the plan is within it.
+
+        Returns
+        -------
+        Plan
+            Of :func:`nest.evaluate`. Not ``feasible`` if the method neglects or underestimates
+            memory.
+
+        Raises
+        ------
+        NoPlanError
+            The method finds nothing by its own rules; one sentence says why.
+        InputError
+            Model, cluster and job are incompatible.
+        """
+        ...

@@ -32,8 +32,7 @@ from nest.inputs.profile import Profile
 from nest.inputs.space import Recompute, SearchSpace
 from nest.model import Chain
 from nest.model.legality import divisors
-from nest.planners.membership import outside
-from nest.planners.prices import PlannerPrices
+from nest.planners.prices import PlannerPrices, outside
 
 
 class ZeroSharding(NamedTuple):

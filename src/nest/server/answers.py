@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from nest.errors import InputError, OutputError
 from nest.server.work import Reply
 from nest.studies.store import Store
-from nest.studies.version import VERSION
+from nest.studies.study import VERSION
 
 OVERHEAD = 500
 """Bytes of an entry besides its answer (chosen, above what was measured)."""

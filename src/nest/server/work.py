@@ -157,7 +157,7 @@ def _check(subject: Model | Profile, cluster: Cluster, limits: Limits) -> None:
 
 def _key(endpoint: str, question: Question, *more: object) -> str:
     """Hash of a question without its id, and of what else is asked."""
-    from nest.studies.version import VERSION
+    from nest.studies.study import VERSION
 
     asked = question.as_dict()
     asked.pop("id", None)
@@ -307,7 +307,7 @@ def read_study(body: bytes, limits: Limits) -> ReadStudy | Reply:
 
 
 def _study(data: dict[str, Any], limits: Limits) -> ReadStudy:
-    from nest.studies.loading import load_study
+    from nest.studies.sweep import load_study
 
     axes = data.get("axes")
     for axis, values in (axes if isinstance(axes, dict) else {}).items():
@@ -387,7 +387,7 @@ def study_table(text: str, folder: str, file_format: str) -> bytes | Reply:
     """All points of a study with their answers so far, as the text of a file."""
     from nest.studies.study import Study
     from nest.studies.sweep import Sweep
-    from nest.studies.tables import write
+    from nest.studies.text import write
 
     with tempfile.TemporaryDirectory(prefix="nest-serve-") as place:
         path = os.path.join(place, f"points.{file_format}")

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from nest.errors import InputError, did_you_mean
 from nest.report.figure import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, SKY_BLUE, VERMILION, look
-from nest.studies.objectives import OBJECTIVES
-from nest.studies.results import Light, Results, number_of
+from nest.studies.results import OBJECTIVES, Light, Results, number_of
 from nest.studies.study import ObjectiveName, Study
 from nest.studies.text import short_names, shown, title
 from nest.units import shorten

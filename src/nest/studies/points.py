@@ -10,11 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from nest.errors import InputError
-from nest.studies.axes import Choice
-from nest.studies.expressions import Expression
-from nest.studies.prices import Bill, bill
+from nest.studies.axes import Choice, Expression
 from nest.studies.questions import Resolver, VersionedQuestion
-from nest.studies.study import SECTIONS, Sample, Study
+from nest.studies.study import SECTIONS, Bill, Sample, Study, bill
 from nest.units import parse_bandwidth, parse_bytes, parse_seconds
 
 BETTER: Mapping[str, tuple[Callable[[Any], float], int]] = {

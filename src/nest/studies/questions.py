@@ -19,9 +19,7 @@ from nest.inputs.job import DEFAULT_STACK
 from nest.inputs.sources import CATALOG
 from nest.questions import Question, Search
 from nest.studies.axes import Choice
-from nest.studies.fields import with_field
-from nest.studies.study import SECTIONS, Study
-from nest.studies.version import VERSION
+from nest.studies.study import SECTIONS, VERSION, Study, with_field
 
 if TYPE_CHECKING:
     from nest.api import Planner

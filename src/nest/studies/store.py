@@ -3,12 +3,16 @@
 A row per question, by a hash of all that decides the answer. Every answer is a transaction of its
 own in the write-ahead log, so an end at any moment, ``kill -9`` included, loses what was not
 answered yet and nothing else. Processes claim questions before they ask them; claims of processes
-that have ended are void (:mod:`nest.studies.owners`).
+that have ended are void: each has a locked file, which its end unlocks, however it ends.
 """
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import os
+import re
+import secrets
 import sqlite3
 import zlib
 from collections.abc import Iterable, Iterator
@@ -17,8 +21,91 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from nest.errors import InputError, OutputError
-from nest.studies import owners
 from nest.units import shorten
+
+fcntl: Any
+try:
+    import fcntl
+except ImportError:  # not a POSIX system: every other process counts as ended
+    fcntl = None
+
+_NAME = re.compile(r"[0-9a-f]{16}")
+"""Names of owners. A store may hold any text in their place, which must not become a path."""
+
+
+class Owner:
+    """A name of this process on a store, alive as long as the process holds it.
+
+    Parameters
+    ----------
+    path : of the store; the locked file lies beside it.
+
+    Raises
+    ------
+    OSError : the file cannot be made.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        while True:
+            self.name = secrets.token_hex(8)
+            self._file = os.open(_file(path, self.name), os.O_CREAT | os.O_RDWR | os.O_EXCL, 0o666)
+            if fcntl is None:
+                return
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+            # unless another process took it for that of one that has ended
+            if os.fstat(self._file).st_nlink:
+                return
+            os.close(self._file)
+
+    def close(self) -> None:
+        """Give up the name."""
+        with contextlib.suppress(OSError):
+            os.unlink(_file(self._path, self.name))
+        with contextlib.suppress(OSError):
+            os.close(self._file)
+
+
+def alive(path: str, name: object) -> bool:
+    """Whether the process of a name still runs; the file of one that does not is removed.
+
+    Parameters
+    ----------
+    name : as a store has it; what no :class:`Owner` is named is nobody's.
+    """
+    if fcntl is None or not isinstance(name, str) or not _NAME.fullmatch(name):
+        return False
+    try:
+        file = os.open(_file(path, name), os.O_RDWR | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return False
+    except OSError:  # another user's
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    else:
+        with contextlib.suppress(OSError):
+            os.unlink(_file(path, name))
+        return False
+    finally:
+        os.close(file)
+
+
+def clear(path: str) -> None:
+    """Remove the files of processes that have ended."""
+    prefix = _file(path, "")
+    for file in glob.glob(glob.escape(prefix) + "*"):
+        alive(path, file[len(prefix):])
+
+
+def _file(path: str, name: str) -> str:
+    return f"{path}-owner-{name}"
+
+
+# ---------------------------------------------------------------- store
+
 
 FILE = "answers.db"
 """Name of the store in a folder."""
@@ -83,7 +170,7 @@ class Store:
     def __init__(self, path: str, reads: bool = False) -> None:
         self.path = path
         self._shown = shorten(path, 300)[1:-1]
-        self._owner: owners.Owner | None = None
+        self._owner: Owner | None = None
         if os.path.islink(path):
             raise InputError(f"{self._shown}: is a link to another file; allowed: the answers of a "
                              "study, or no file yet")
@@ -94,7 +181,7 @@ class Store:
             self._base = self._opened(reads)
             self._file = os.path.abspath(path), os.stat(path)
             if not reads:
-                owners.clear(path)
+                clear(path)
         except InputError:
             raise
         except (OSError, ValueError) as error:
@@ -271,7 +358,7 @@ class Store:
                 return False
             found = base.execute("SELECT owner FROM claims WHERE question = ?", (question,)
                                  ).fetchone()
-            if found and (found[0] == mine or owners.alive(self.path, found[0])):
+            if found and (found[0] == mine or alive(self.path, found[0])):
                 return False
             base.execute("INSERT OR REPLACE INTO claims VALUES (?, ?)", (question, mine))
         return True
@@ -280,7 +367,7 @@ class Store:
         """The name that this process claims under."""
         if self._owner is None:
             try:
-                self._owner = owners.Owner(self.path)
+                self._owner = Owner(self.path)
             except OSError as error:
                 raise OutputError(f"{self._shown}: cannot be written "
                                   f"({error.strerror or error})") from None

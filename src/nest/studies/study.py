@@ -1,22 +1,147 @@
-"""A study as a person writes it: one problem, the axes along which it varies, what is wanted."""
+"""A study as a person writes it: one problem, the axes along which it varies, what is wanted.
+
+Beside it the price list of the user's own, which says what an hour of a cluster costs and what
+power it takes, and what sets one field of plain data by its dotted path.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import math
+import sys
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import Field, PrivateAttr, model_validator
+from pydantic import AfterValidator, Field, PrivateAttr, model_validator
 
 from nest.errors import InputError, did_you_mean
 from nest.inputs.base import Description, Freeze, Name, Number, Problems, Whole, at_most
-from nest.studies.axes import AnyAxis, Choice
-from nest.studies.expressions import Expression
-from nest.studies.prices import PriceList
-from nest.studies.version import VERSION
-from nest.units import shorten
+from nest.inputs.cluster import Cluster
+from nest.studies.axes import AnyAxis, Choice, Expression
+from nest.units import Bandwidth, shorten
+
+HOURS = 8766.0
+"""Of a year."""
+NAMES = ("model", "cluster", "job", "devices")
+"""What the expressions of a price list may name: descriptions, and the number of devices."""
+
+
+def _one_price(value: Any) -> Any:
+    """A number from 0 on, or an expression."""
+    if isinstance(value, str):
+        Expression(value, NAMES)
+    elif isinstance(value, bool) or not isinstance(value, (int, float)) or not (
+            0 <= value < math.inf):
+        raise ValueError(f"got {shorten(value)}; allowed: a number from 0 on, or an expression "
+                         f"over {', '.join(NAMES)}")
+    return value
+
+
+def _price(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(name): _one_price(one) for name, one in value.items()}
+    return _one_price(value)
+
+
+Price = Annotated[Any, AfterValidator(_price), at_most(1000)]
+"""A number, an expression, or either by the beginning of a device's name."""
+
+
+class PriceList(Description):
+    """A price list; whatever is not given costs nothing.
+
+    Each price is a number, an expression such as ``2.1 + 0.3 * (cluster.levels[0].size > 8)``, or a
+    mapping from names of devices to such; the longest beginning of the device's name counts.
+    """
+
+    currency: Name = Field("USD", description="name of the money")
+    device_hour: Price = Field(0, description="money for an hour of a device, with its host")
+    adapter: Price = Field(0, description="money for a network adapter")
+    adapters: Price = Field(1, description="adapters for each device")
+    switch: Price = Field(0, description="money for a switch of the network beyond level 0")
+    switch_ports: Price = Field(64, description="ports of a switch")
+    port_bandwidth: Bandwidth = Field(50e9, description="bytes/s of a port, each direction")
+    years: Annotated[Number, Field(gt=0, le=100)] = Field(
+        4.0, description="years over which adapters and switches are written off")
+    power: Price = Field(0, description="money for a kWh")
+    device_watts: Price = Field(0, description="watts of a device in training, with its host's "
+                                "share")
+    adapter_watts: Price = Field(0, description="watts of an adapter")
+    switch_watts: Price = Field(0, description="watts of a switch")
+    pue: Annotated[Number, Field(ge=1, le=10)] = Field(
+        1.0, description="power of the building over that of the devices, adapters and switches")
+
+
+class Bill(NamedTuple):
+    """What a cluster costs and takes."""
+
+    hour: float
+    """Money for an hour of the whole cluster."""
+    watts: float
+    switches: int
+
+
+def switches_of(cluster: Cluster, ports: float, port_bandwidth: float) -> int:
+    """Switches of all levels above the innermost, which is part of the devices.
+
+    A switch of a level has ports down for the bandwidth of its level, and up for that of the next:
+    the ports of a level are devices x (own + next bandwidth) / bandwidth of a port.
+    """
+    through = (*cluster.nominal_bandwidth[1:], 0.0)
+    return sum(math.ceil(cluster.size * (own + up) / port_bandwidth / ports - 1e-9)
+               for own, up in zip(through, through[1:], strict=False))
+
+
+def bill(prices: PriceList, names: Mapping[str, Any]) -> Bill:
+    """Money and power of a cluster.
+
+    Parameters
+    ----------
+    names : what the names in expressions stand for, see :data:`NAMES`.
+
+    Raises
+    ------
+    InputError : no price for the device, an expression without a number, or prices of a network for
+        a cluster with links.
+    """
+    cluster: Cluster = names["cluster"]
+
+    def price(field: str) -> float:
+        given = getattr(prices, field)
+        if isinstance(given, Mapping):
+            given = _of_device(field, given, cluster.device.name)
+        value = Expression(given, NAMES).value(names) if isinstance(given, str) else given
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not (
+                0 <= value < math.inf):
+            raise InputError(f"prices: {field}: got {shorten(value)} of {shorten(given)}; "
+                             "allowed: a number from 0 on")
+        return float(value)
+
+    count, adapters, switches = cluster.size, cluster.size * price("adapters"), 0
+    if price("switch") or price("switch_watts"):
+        if cluster.links is not None:
+            raise InputError("prices: switch: got a price for a cluster with links; allowed: for "
+                             "clusters with levels alone")
+        ports = price("switch_ports")
+        if ports < 1:
+            raise InputError(f"prices: switch_ports: got {ports:g}; allowed: from 1 on")
+        switches = switches_of(cluster, ports, prices.port_bandwidth)
+    watts = prices.pue * (count * price("device_watts") + adapters * price("adapter_watts")
+                          + switches * price("switch_watts"))
+    bought = adapters * price("adapter") + switches * price("switch")
+    hour = (count * price("device_hour") + bought / (prices.years * HOURS)
+            + watts / 1000.0 * price("power"))
+    return Bill(hour, watts, switches)
+
+
+def _of_device(field: str, given: Mapping[str, Any], device: str) -> Any:
+    found = [start for start in given if device.casefold().startswith(start.casefold())]
+    if not found:
+        raise InputError(f"prices: {field}: got none for {device}; allowed: one for each device of "
+                         f"the study (given: {', '.join(given)})")
+    return given[max(found, key=len)]
+
 
 SECTIONS = ("model", "cluster", "job", "space", "search")
 """Parts of a question that paths begin with."""
@@ -195,3 +320,55 @@ class Study(Description):
             del data["together"]  # as before there was such a field
         text = json.dumps([VERSION, data], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
+
+
+NAMED = ("device", "stack")
+"""Fields whose text is the name of a description that single fields of it may change."""
+INSTEAD = {"bandwidth": "oversubscription", "oversubscription": "bandwidth"}
+"""Setting the first takes the second away: a level has one of them."""
+
+
+def with_field(data: Any, path: str, value: Any) -> Any:
+    """A copy of plain data with one field set.
+
+    Parameters
+    ----------
+    data : mappings and lists; what is on the path is copied, all else shared.
+    path : names, joined by points; entries of a list by number, from the end if negative, or by
+        their name.
+    value : plain data.
+
+    Raises
+    ------
+    InputError : the path leads through something that has no fields; the text names the place.
+    """
+    name, _, rest = path.partition(".")
+    if isinstance(data, list):
+        number = _entry(data, name)
+        return [with_field(one, rest, value) if rest and place == number
+                else value if place == number else one for place, one in enumerate(data)]
+    if not isinstance(data, dict):
+        raise InputError(f"{name}: got {shorten(data)}, which has no fields; allowed: a field of "
+                         "a mapping, or the whole value")
+    if not rest:
+        return {key: one for key, one in data.items() if key != INSTEAD.get(name)} | {name: value}
+    inner = data.get(name)
+    if name in NAMED and isinstance(inner, str):
+        inner = {"base": inner}
+    return {**data, name: with_field({} if inner is None else inner, rest, value)}
+
+
+def _entry(data: list[Any], name: str) -> int:
+    """The place of an entry by its number or its name."""
+    if name.lstrip("-").isdigit() and -len(data) <= int(name) < len(data):
+        return int(name) % len(data)
+    names = [str(one.get("name")) if isinstance(one, dict) else "" for one in data]
+    if name in names:
+        return names.index(name)
+    known = ", ".join(filter(None, names))
+    raise InputError(f"got no entry {shorten(name)}; {did_you_mean(name, names)}allowed: "
+                     f"0 to {len(data) - 1}" + (f", or {known}" if known else ""))
+
+
+VERSION: str = sys.modules["nest"].__version__
+"""Not imported by name: the package hands names of this folder on, which would be a circle."""

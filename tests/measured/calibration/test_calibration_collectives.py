@@ -24,10 +24,14 @@ from measurements import (
 
 import nest
 from nest.errors import InputError
-from nest.measured.calibration import nccl
 from nest.measured.calibration.collectives import MeasuredCollective, fit_collectives
 from nest.measured.calibration.fit import median_and_tail
-from nest.measured.calibration.timings import TimingSelection, read_collectives
+from nest.measured.calibration.timings import (
+    TimingSelection,
+    from_json,
+    from_text,
+    read_collectives,
+)
 
 MEASURED = PUBLISHED / "collectives.csv"
 SIZES = tuple(2.0**n for n in range(20, 31))
@@ -40,7 +44,7 @@ CLUSTER_8 = nest.load_cluster(CLUSTER)
 
 
 def test_printed_output() -> None:
-    found = nccl.from_text(ALL_REDUCE, "x.txt")
+    found = from_text(ALL_REDUCE, "x.txt")
     assert [each.size for each in found] == [2.0**29, 2.0**30, 2.0**33]
     assert [each.seconds for each in found] == pytest.approx([1806.7e-6, 3108.8e-6, 20299e-6])
     assert {(each.program, each.ranks, each.nodes) for each in found} == {("all_reduce", 4, 2)}
@@ -48,14 +52,14 @@ def test_printed_output() -> None:
 
 
 def test_output_of_2020_has_fewer_columns() -> None:
-    found = nccl.from_text(ALL_GATHER_2020, "x.txt")
+    found = from_text(ALL_GATHER_2020, "x.txt")
     assert [(each.size, each.program, each.ranks, each.nodes) for each in found] == [
         (2.0**n, "all_gather", 2, 2) for n in (20, 21, 22)]
     assert found[0].seconds == pytest.approx(91.2e-6)
 
 
 def test_several_tests_in_one_file() -> None:
-    found = nccl.from_text(ALL_GATHER_2020 + ALL_REDUCE + ALL_GATHER_2020, "x.txt")
+    found = from_text(ALL_GATHER_2020 + ALL_REDUCE + ALL_GATHER_2020, "x.txt")
     assert [(each.program, each.ranks) for each in found] == (
         [("all_gather", 2)] * 3 + [("all_reduce", 4)] * 3 + [("all_gather", 2)] * 3)
 
@@ -66,41 +70,41 @@ def test_time_stamps_are_no_figures() -> None:
         lines.append(line + "  timestamp" if "#wrong" in line else line)
         if line.split()[:1] and line.split()[0].isdigit():
             lines[-1] += "  2026-01-01 10:00:00"
-    assert nccl.from_text("\n".join(lines), "x") == nccl.from_text(ALL_REDUCE, "x")
+    assert from_text("\n".join(lines), "x") == from_text(ALL_REDUCE, "x")
 
 
 def test_the_processor_time_counts_where_it_was_asked_for() -> None:
     text = ALL_REDUCE.replace(" time  ", "cputime ")
     assert "cputime" in text
-    assert len(nccl.from_text(text, "x")) == 3
+    assert len(from_text(text, "x")) == 3
 
 
 def test_blank_columns_in_front_of_the_time() -> None:
     """alltoall of 2020 prints no reduction, though its header has the column."""
     line = ("     1048576        131072   float              91.20   11.50    5.75      0"
             "    90.11   11.64    5.82      0\n")
-    found = nccl.from_text(f"# alltoall_perf\n{RANKS}{HEADER}{line}", "x")
+    found = from_text(f"# alltoall_perf\n{RANKS}{HEADER}{line}", "x")
     assert [(each.size, each.seconds) for each in found] == [(2.0**20, pytest.approx(91.2e-6))]
 
 
 def test_wrong_results_are_left_out() -> None:
     text = ALL_REDUCE.replace("681.17      0", "681.17     12")
-    assert [each.size for each in nccl.from_text(text, "x")] == [2.0**29, 2.0**33]
+    assert [each.size for each in from_text(text, "x")] == [2.0**29, 2.0**33]
 
 
 def test_groups_side_by_side_count_once() -> None:
     text = ALL_REDUCE.replace("Rank  2 Group  0", "Rank  0 Group  1").replace(
         "Rank  3 Group  0", "Rank  1 Group  1")
-    assert {(each.ranks, each.nodes) for each in nccl.from_text(text, "x")} == {(2, 1)}
+    assert {(each.ranks, each.nodes) for each in from_text(text, "x")} == {(2, 1)}
 
 
 def test_ranks_of_more_digits_than_a_number_has() -> None:
-    found = nccl.from_text(ALL_REDUCE.replace("Rank  1", "Rank  " + "9" * 5000), "x")
+    found = from_text(ALL_REDUCE.replace("Rank  1", "Rank  " + "9" * 5000), "x")
     assert (found[0].ranks, found[0].nodes) == (4, 2)
 
 
 def test_json_output() -> None:
-    found = nccl.from_json(nccl_json(), "x.json")
+    found = from_json(nccl_json(), "x.json")
     assert [(each.size, each.ranks, each.nodes) for each in found] == [
         (2.0**20, 8, 2), (2.0**21, 8, 2)]  # 2 processes of 4 GPUs; wrong results are left out
     assert found[0].program == "all_reduce"
@@ -269,7 +273,7 @@ def test_json_files_too(tmp_path: Path, capsys) -> None:
 
 @pytest.mark.parametrize(("text", "words", "message"), [
     ("", (), "is empty"),
-    ("collective,n_ranks\nall_reduce,8\n", (), "columns message_bytes are missing"),
+    ("collective,n_ranks\nall_reduce,8\n", (), "column message_bytes is missing"),
     ("collective,n_ranks,message_bytes,latency_us\nbroadcast,8,1e6,3\n", (),
      "got none of all_reduce"),
     ("collective,n_ranks,message_bytes,latency_us\nall_reduce,8,1e6,soon\n", (),

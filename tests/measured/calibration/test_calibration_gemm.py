@@ -135,10 +135,10 @@ HEAD = ["dtype", "m", "n", "k", "latency_us"]
 
 
 @pytest.mark.parametrize(("header", "rows", "words", "message"), [
-    (HEAD[:-2], [ROW[:-2]] * 9, (), "columns k are missing"),
+    (HEAD[:-2], [ROW[:-2]] * 9, (), "column k is missing"),
     (HEAD[:-1], [ROW[:-1]] * 9, (), "no column of times"),
     (HEAD, [ROW] * 4, (), "got 4 of bf16"),
-    (HEAD, [], (), "no rows below the header"),
+    (HEAD, [], (), "no row follows the header"),
     (HEAD, [("int3", *ROW[1:])] * 9, (), "dtype: got 'int3'; allowed: bf16"),
     (HEAD, [("bf16", "wide", *ROW[2:])] * 9, (), "m: got 'wide'"),
     (HEAD, [("bf16", -3, *ROW[2:])] * 9, (), "m: got '-3'"),

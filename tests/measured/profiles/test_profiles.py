@@ -12,7 +12,7 @@ from command_line import run
 import nest
 from nest.errors import InputError
 from nest.measured.profiles import from_galvatron, from_metis
-from nest.measured.profiles.written import text_of
+from nest.measured.profiles.planners import text_of
 
 MIB = 2**20
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from nest.measured import validation
-from nest.measured.validation import software
+from nest.measured.validation import hardware
 
 FOLDER = Path(__file__).parents[3] / "bench"
 
@@ -33,7 +33,7 @@ def test_large_runs_are_priced_as_well_as_they_were(
 def test_parameters_without_a_master_copy_fit() -> None:
     # With fp32 copies and moments six of the seven would not.
     runs = validation.read(FOLDER / "automodel_runs.csv")
-    usual = {"automodel": software.stack("automodel").replace(
+    usual = {"automodel": hardware.stack("automodel").replace(
         master_copy=True, moment_dtype="fp32")}
     assert validation.score(validation.price(runs)).overall.misfits == 0
     assert validation.score(validation.price(runs, stacks=usual)).overall.misfits == 6

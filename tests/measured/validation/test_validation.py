@@ -11,9 +11,8 @@ import nest
 from nest.errors import InputError
 from nest.measured import validation
 from nest.measured.validation import Run, RunQuestion
-from nest.measured.validation.hardware import PROVISIONAL as DEVICES
-from nest.measured.validation.hardware import device, device_name
-from nest.measured.validation.software import stack, stack_name
+from nest.measured.validation.cells import tables
+from nest.measured.validation.hardware import device, device_name, stack, stack_name
 from nest.measured.validation.translate import facts
 
 RUNS = {run.run_id: run for run in validation.read()}
@@ -366,7 +365,7 @@ def test_stacks_follow_from_the_framework(framework: str, group: str, name: str)
 
 
 def test_provisional_figures_are_complete() -> None:
-    for name in DEVICES:
+    for name in tables()["devices"]:
         assert device(name).name == name and device_name(name) == name
 
 

@@ -16,8 +16,7 @@ from test_validation_tables import table
 from nest.inputs import load_stack
 from nest.measured import validation
 from nest.measured.validation import PricedRun, Report
-from nest.measured.validation.score import score
-from nest.measured.validation.statistics import mean, median, ordered, ranks, spearman
+from nest.measured.validation.score import mean, median, ordered, ranks, score, spearman
 from nest.report.parity import parity_figure
 from nest.report.validation_text import validation_text
 

@@ -2,6 +2,6 @@
 
 `fit` is the bounded least squares that all share; `gemms`, `collectives` and `runs` say what is
 measured, which figures that concerns, and which function of `costs` (or the whole evaluation)
-predicts it; `table` reads measurements from CSV, `timings` collectives in any format, `nccl` the
-output of nccl-tests; `written` makes the file.
+predicts it; `timings` reads collectives, from CSV and from output of nccl-tests; `written` makes
+the file.
 """

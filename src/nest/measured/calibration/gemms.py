@@ -23,11 +23,13 @@ from nest.costs.compute import Machine, gemm_seconds, peak_flops
 from nest.errors import InputError
 from nest.inputs import Device, GemmEfficiency, Stack, load_stack
 from nest.inputs.device import Dtype
+from nest.inputs.files import read_text
 from nest.measured.calibration.fit import Array, Fit, Parameter, fit
-from nest.measured.calibration.table import only, rows, seconds
+from nest.measured.table import only, rows, seconds
 from nest.units import format_seconds, shorten
 
-NEEDED = ("dtype", "m", "n", "k")
+NEEDED = {"dtype": "number format", "m": "rows of the left matrix",
+          "n": "columns of the right matrix", "k": "columns of the left, rows of the right one"}
 FORMATS: tuple[Dtype, ...] = ("bf16", "fp16", "tf32", "fp32", "fp8")
 """Formats; the first one determines the figures of the device."""
 FEWEST = 5
@@ -115,7 +117,7 @@ def read_products(
         several devices and none is asked for, or too few products are left.
     """
     where = shorten(os.fspath(path), 300)[1:-1]
-    found = rows(path, NEEDED)
+    found = rows(read_text(path), where, NEEDED)
     time = seconds(found, where)
     if "gpu" in found[0].cells:
         found = only(found, "gpu", gpu, "gpu")

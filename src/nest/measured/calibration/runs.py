@@ -22,7 +22,7 @@ from nest.errors import InputError
 from nest.inputs import Device, Stack
 from nest.measured import validation
 from nest.measured.calibration.fit import Array, Fit, Parameter, fit_slow, without
-from nest.measured.calibration.table import like
+from nest.measured.table import like
 from nest.measured.validation import PricedRun, Run
 from nest.measured.validation.translate import facts
 from nest.units import shorten

@@ -1,21 +1,40 @@
-"""Measured collectives from files of three formats: nccl-tests text, its JSON, and CSV."""
+"""Measured collectives: output of nccl-tests, its JSON, and CSV.
+
+Output of nccl-tests: the text that its programs print, and what `-J FILE` writes.
+
+Text: lines that start with # name what runs where (`# Collective test starting: all_reduce_perf`,
+`#  Rank  0 Group  0 Pid 1887 on worker-1 device  0 [0000:8d:00] NVIDIA H100 80GB HBM3`) and name
+the columns; a line for each size follows, with time, algbw, busbw and #wrong out of place and in
+place. Columns in front of the first time differ between versions, and some are blank; those from
+it on are counted from the right. Sizes are bytes of the whole buffer (sendrecv: bytes sent),
+times microseconds.
+
+JSON: the same under `results`; `config.devices` has one entry for each process only, which is
+why ranks are processes x threads x GPUs.
+
+Reference: NVIDIA/nccl-tests, src/util.cu (writeResultHeader, writeBenchmarkLineBody,
+writeDeviceReport) and doc/PERFORMANCE.md.
+"""
 
 from __future__ import annotations
 
+import math
 import os
+import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from nest.errors import InputError
-from nest.inputs.files import read_text
-from nest.measured.calibration import nccl
+from nest.inputs.files import parse_text, read_text
 from nest.measured.calibration.collectives import COLLECTIVES, Collective, MeasuredCollective
-from nest.measured.calibration.table import TableRow, only, rows
+from nest.measured.table import TableRow, only, rows
 from nest.units import shorten
 
-NEEDED = ("collective", "n_ranks", "message_bytes")
+NEEDED = {"collective": "which one, such as all_reduce", "n_ranks": "devices that take part",
+          "message_bytes": "bytes of the whole buffer"}
 _TIMES = {"latency_us": 1e-6, "latency_ms": 1e-3, "latency_s": 1.0, "time_us": 1e-6}
 _SPELLED: dict[str, Collective] = {
     "allreduce": "all_reduce", "all-reduce": "all_reduce", "allgather": "all_gather",
@@ -62,12 +81,12 @@ def read_collectives(
     for path in paths:
         where = shorten(os.fspath(path), 300)[1:-1]
         text = read_text(path)
-        if nccl.is_json(text):
-            timings = nccl.from_json(text, where)
-        elif nccl.looks_printed(text):
-            timings = nccl.from_text(text, where)
+        if text.lstrip().startswith("{"):
+            timings = from_json(text, where)
+        elif "algbw" in text and "busbw" in text and re.search(r"(?m)^\s*#", text):
+            timings = from_text(text, where)
         else:
-            found += _from_table(path, asked, left_out)
+            found += _from_table(text, where, asked, left_out)
             continue
         if not timings:
             raise InputError(f"{where}: got no line with a size and a time; allowed: output of "
@@ -81,7 +100,7 @@ def read_collectives(
 
 
 def _named(
-    timings: list[nccl.Timing], file_name: str, asked: TimingSelection, left_out: Counter[str]
+    timings: list[Timing], file_name: str, asked: TimingSelection, left_out: Counter[str]
 ) -> list[MeasuredCollective]:
     """Timings, completed by what the user or the name of the file states."""
     in_name = next((name for name in COLLECTIVES if name in file_name.lower()), "")
@@ -106,9 +125,9 @@ def _named(
 
 
 def _from_table(
-    path: str | os.PathLike[str], asked: TimingSelection, left_out: Counter[str]
+    text: str, where: str, asked: TimingSelection, left_out: Counter[str]
 ) -> list[MeasuredCollective]:
-    table = rows(path, NEEDED)
+    table = rows(text, where, NEEDED)
     for column, wanted in (("gpu", asked.gpu), ("system", asked.system)):
         if wanted is not None or column in table[0].cells:
             if column not in table[0].cells:
@@ -145,3 +164,176 @@ def _seconds(row: TableRow, name: Collective, ranks: int, size: float) -> float 
         return None
     factor = {"all_reduce": 2.0, "sendrecv": ranks / (ranks - 1)}.get(name, 1.0)
     return factor * (ranks - 1) / ranks * size / (row.number("busbw_gb_s") * 1e9)
+
+
+# ---------------------------------------------------------------- nccl
+
+
+_PROGRAM = re.compile(r"\b([a-z0-9_]+?)_perf\b")
+_RANK = re.compile(r"#\s*Rank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device")
+_START = re.compile(r"#\s*(nThread\s+\d|Collective test starting)")
+_USUAL = ("time", "algbw", "busbw", "#wrong") * 2
+_WRONG = ("#wrong", "error")
+_STAMP = "timestamp"  # printed as a date and a time, that is two words
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One line of a test.
+
+    Attributes
+    ----------
+    program : `all_reduce` of `all_reduce_perf`; empty if the output does not name it.
+    ranks, nodes : devices and hosts that took part; 0: not said.
+    size : bytes.
+    seconds : out of place; in place where only that was measured.
+    place : file and line, for messages.
+    """
+
+    program: str
+    ranks: int
+    nodes: int
+    size: float
+    seconds: float
+    place: str
+
+
+@dataclass
+class _Test:
+    """Content of the # lines so far, for the current test."""
+
+    program: str = ""
+    hosts: dict[tuple[str, str], str] = field(default_factory=dict)
+    """By group and rank as printed: digits without number are no figures."""
+    columns: tuple[str, ...] = _USUAL
+    started: bool = False
+
+    def where(self) -> tuple[int, int]:
+        """Ranks and hosts of the first group: a split test runs equally in each."""
+        first = min((group for group, _ in self.hosts), key=lambda one: (len(one), one), default="")
+        own = [host for (group, _), host in self.hosts.items() if group == first]
+        return len(own), len(set(own))
+
+
+def from_text(text: str, where: str) -> list[Timing]:
+    """Timings of all tests that a printed output holds, one after the other.
+
+    Sizes of zero and lines with wrong results are left out.
+
+    Raises
+    ------
+    InputError : a line of figures has too few columns or is no number.
+    """
+    found: list[Timing] = []
+    test = _Test()
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.split()
+        if not words:
+            continue
+        if not words[0].isdigit():
+            test = _heard(test, line, words)
+        elif len(words) > len(test.columns) // 2:
+            test.started = True
+            timing = _timing(test, words, f"{where}: line {number}")
+            found += [timing] if timing else []
+    return found
+
+
+def _heard(test: _Test, line: str, words: list[str]) -> _Test:
+    """Read a line without figures; a new test resets the state."""
+    if test.started and (_START.match(line) or (_PROGRAM.search(line) and "concluded" not in line)):
+        test = _Test(program=test.program if _START.match(line) else "")
+    named = _PROGRAM.search(line)
+    if named:
+        test.program = named[1]
+    rank = _RANK.match(line)
+    if rank:
+        test.hosts[rank[2] or "0", rank[1]] = rank[3]
+    if {"size", "algbw"} <= set(words):
+        first = next((i for i, word in enumerate(words) if word.endswith("time")), None)
+        test.columns = tuple(words[first:]) if first is not None else _USUAL
+    return test
+
+
+def _timing(test: _Test, words: list[str], place: str) -> Timing | None:
+    columns = test.columns
+    if _STAMP in columns:
+        columns, words = columns[:-1], words[:-2]
+    if len(words) < len(columns) + 1:
+        raise InputError(f"{place}: got {len(words)} columns; needed: size, then "
+                         f"{', '.join(columns)}, as nccl-tests prints them")
+    figures = dict[str, list[float]]()
+    for name, word in zip(columns, words[-len(columns):], strict=True):
+        figures.setdefault(name, []).append(_number(word, place, name))
+    times = next(each for name, each in figures.items() if name.endswith("time"))
+    wrong = [each for name in _WRONG for each in figures.get(name, [])[:1]]
+    size = _number(words[0], place, "size")
+    if size <= 0 or not times[0] > 0 or any(each > 0 for each in wrong if "error" not in columns):
+        return None
+    ranks, nodes = test.where()
+    return Timing(test.program, ranks, nodes, size, times[0] * 1e-6, place)
+
+
+def _number(word: str, place: str, column: str) -> float:
+    if word == "N/A":
+        return 0.0
+    try:
+        found = float(word)
+    except ValueError:
+        found = math.nan
+    if not math.isfinite(found):
+        raise InputError(f"{place}: {column}: got {shorten(word)}; allowed: a number")
+    return found
+
+
+def from_json(text: str, where: str) -> list[Timing]:
+    """Timings of the JSON document that `-J FILE` writes.
+
+    Raises
+    ------
+    InputError : malformed, or without config and results.
+    """
+    data = parse_text(text, ".json", where)
+    config, results = data.get("config"), data.get("results")
+    if not isinstance(config, dict) or not isinstance(results, list):
+        raise InputError(f"{where}: has no config and results; allowed: what nccl-tests writes "
+                         "with -J, its printed output, or CSV")
+    words = data.get("args")
+    program = _PROGRAM.search(" ".join(map(str, words)) if isinstance(words, list) else "")
+    processes = [each for each in config.get("devices") or [] if isinstance(each, dict)]
+    group = min((each.get("group", 0) for each in processes), default=0)
+    own = [each for each in processes if each.get("group", 0) == group]
+    each_has = _whole(config, "nthreads") * _whole(config, "ngpus")
+    hosts = {str(each.get("hostname")) for each in own}
+    found = []
+    for number, result in enumerate(results):
+        place = f"{where}: results.{number}"
+        if not isinstance(result, dict):
+            raise InputError(f"{place}: got {shorten(result)}; allowed: a mapping")
+        size, seconds = _figures(result, place)
+        if size > 0 and seconds > 0:
+            name = program[1] if program else ""
+            found.append(Timing(name, len(own) * each_has, len(hosts), size, seconds, place))
+    return found
+
+
+def _whole(config: dict[str, Any], name: str) -> int:
+    value = config.get(name, 1)
+    return value if isinstance(value, int) and value > 0 else 1
+
+
+def _figures(result: dict[str, Any], place: str) -> tuple[float, float]:
+    """Bytes and seconds of one entry; zero seconds where its results were wrong."""
+    for name in ("out_of_place", "in_place"):
+        part = result.get(name)
+        if not isinstance(part, dict):
+            continue
+        time = part.get("time", part.get("cpu_time"))
+        size = result.get("size")
+        for field_name, value in (("size", size), (f"{name}.time", time)):
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                raise InputError(f"{place}: {field_name}: got {shorten(value)}; allowed: a number")
+        wrong = part.get("nwrong")
+        right = not isinstance(wrong, (int, float)) or wrong == 0
+        return float(size or 0), float(time or 0) * 1e-6 * right
+    raise InputError(f"{place}: has neither out_of_place nor in_place")

@@ -3,10 +3,9 @@
 >>> from nest.measured import validation
 >>> report = validation.score(validation.price(validation.read()))  # doctest: +SKIP
 
-`runs` reads the table of runs (`columns`, `cells`, `inferred`, `reasons` define the contents of a
-row and why it is left out); `translate` turns a row into a question (`architecture`, `hardware`,
-`software`, `degrees`); `pricing` prices it, `score` compares (by `statistics`), `ranges` says how
-far measurements lie from prices, `document` writes the result.
+`runs` reads the table of runs (`cells` defines its columns and words, after tables.yaml);
+`translate` turns a row into a question (with `hardware`, `degrees`); `pricing` prices it, `score`
+compares, says how far measurements lie from prices, and writes the result.
 """
 
 from nest.measured.validation.pricing import PricedRun, price

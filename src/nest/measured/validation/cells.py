@@ -1,12 +1,76 @@
-"""Cells that are words: number formats, recompute and offloading as sources write them."""
+"""Cells of a table of runs: the columns, and what words in cells mean."""
 
 from __future__ import annotations
 
+import math
 import re
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
 
+from nest.inputs.files import read_description
 from nest.inputs.offload import Offload
 from nest.inputs.space import MODULES, Module, Precision, Recompute
+
+
+@cache
+def tables() -> Mapping[str, Any]:
+    """What tables.yaml says of columns, and of words in cells."""
+    return read_description(Path(__file__).with_name("tables.yaml"))
+
+
+def first_match(table: str, text: str) -> Any:
+    """What a table of patterns has for a text: that of the first pattern found; None: of none."""
+    return next((meaning for mark, meaning in tables()[table] if re.search(mark, text)), None)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table of runs; the fields are those of tables.yaml."""
+
+    means: str
+    whole: int | Sequence[int] | None = None
+    real: bool = False
+
+    def problem(self, text: str) -> str | None:
+        """What is allowed instead of a cell that is not empty; None: it is allowed."""
+        if self.whole is not None:
+            low, high = (self.whole, _LARGEST) if isinstance(self.whole, int) else self.whole
+            value = whole(text)
+            return None if value is not None and low <= value <= high else (
+                f"a whole number from {low} to {high}")
+        if self.real:
+            number = real(text)
+            return None if number is not None and 0.0 < number < 1e12 else "a number above 0"
+        return None if len(text) <= 2000 else "at most 2000 characters"
+
+
+_LARGEST = 10**9
+NEEDED: dict[str, str] = {name: given["means"] for name, given in tables()["columns"].items()}
+"""Columns that a table has to have, with their meaning; a cell may be empty: not known."""
+COLUMNS = {name: Column(**given)
+           for name, given in {**tables()["columns"], **tables()["optional_columns"]}.items()}
+"""All columns; those that are not needed may be left out."""
+
+
+def whole(text: str) -> int | None:
+    """A whole number, also written as `8.0`; None: it is not one."""
+    number = real(text)
+    return int(number) if number is not None and number.is_integer() else None
+
+
+def real(text: str) -> float | None:
+    """A finite number; None: it is none."""
+    if not text.isascii() or "_" in text or len(text) > 40:
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
 
 
 class Recomputed(NamedTuple):
@@ -26,16 +90,7 @@ def precision(text: str) -> Precision | None:
     Tables that do not state which 16-bit format was used are read as bf16, those that do not state
     a recipe of fp8 as one scale for each tensor.
     """
-    words = text.lower()
-    return next((name for mark, name in _PRECISIONS if re.search(mark, words)), None)
-
-
-_PRECISIONS: tuple[tuple[str, Precision | None], ...] = (
-    # pattern of the cell, format; the first that matches counts
-    (r"nvfp4", "nvfp4"), (r"fp4", None), (r"mxfp8|fp8-mx", "mxfp8"),
-    (r"fp8.*(?:blockwise|sub-?channel)", "fp8-blockwise"), (r"fp8.*delayed", "fp8-delayed"),
-    (r"fp8", "fp8"), (r"bf16", "bf16"), (r"fp16", "fp16"), (r"fp32", "fp32"),
-)
+    return first_match("precisions", text.lower())  # type: ignore[no-any-return]
 
 
 _SELECTIVE: dict[str, Module] = {
@@ -105,3 +160,4 @@ def offload(cell: str, notes: str) -> str | None:
         return str(Offload.of(words))
     except ValueError:
         return None
+

@@ -1,77 +1,20 @@
-"""From a row's GPU and network to a cluster."""
+"""The cluster and the software stack of a measured run."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from nest.errors import InputError
 from nest.inputs import catalog
 from nest.inputs.cluster import Cluster, Level
 from nest.inputs.device import Device, resolve_device
-from nest.inputs.loading import load_cluster, load_device
+from nest.inputs.job import Stack, resolve_stack
+from nest.inputs.loading import load_cluster, load_device, load_stack
+from nest.measured.validation.cells import first_match, tables
 from nest.units import shorten
-
-PROVISIONAL: dict[str, dict[str, Any]] = {
-    "h100-sxm-hbm2e-96gb": {
-        "base": "h100-sxm", "memory": "96 GB", "memory_bandwidth": "2.4 TB/s",
-        "attention_fraction": 0.456,
-        "gemm": {
-            "default": {"peak_fraction": 0.619, "m_half": 58, "n_half": 58, "k_half": 138,
-                        "decline": 0.036},
-            "fp8": {"peak_fraction": 0.618, "m_half": 111, "n_half": 111, "k_half": 406,
-                    "decline": 0.037, "cast_bytes": 8.0},
-        },
-        "source": "96 GB HBM2e, 2.4 TB/s, 500 W: pytorch/torchtitan "
-                  "benchmarks/llama3_h100_202412_torchtitan.md; gemm: 0.72 of h100-sxm's, the "
-                  "median of forward and backward of 16384 x 8192 x 7168 and 16384 x 3584 x 8192 "
-                  "in bf16 and fp8 (0.71 to 0.75; smaller ones 0.50 to 0.69; pytorch/ao pull "
-                  "request 2185, on what is taken to be the same machine: H100 of 95.0 GiB in pull "
-                  "requests 1718 and 1802); attention_fraction: 0.83 of h100-sxm's, the best of "
-                  "0.72, 0.83, 0.91 and 1 for 11 runs of torchtitan; all else as h100-sxm, assumed",
-    },
-    "gh200-96gb": {
-        "base": "h100-sxm", "memory": "96 GB", "memory_bandwidth": "4 TB/s",
-        "source": "96 GB HBM3, 4 TB/s: stas00/ml-engineering compute/accelerator/README.md; all "
-                  "else as h100-sxm (same chip), assumed",
-    },
-}
-"""Devices of measured runs that the catalog lacks; the catalog takes precedence."""
-
-_DEVICES = (
-    # pattern of the cell, of the memory in GB (empty: any), device
-    (r"a100", r"40", "a100-sxm-40gb"),
-    (r"a100", r"", "a100-sxm-80gb"),
-    (r"gh200", r"", "gh200-96gb"),
-    (r"h100.*hbm2e", r"", "h100-sxm-hbm2e-96gb"),
-    (r"h100", r"", "h100-sxm"),
-    (r"h200", r"", "h200-sxm"),
-    (r"gb300", r"", "gb300"),
-    (r"gb200", r"", "gb200"),
-    (r"b300", r"", "b300"),
-    (r"b200", r"", "b200-sxm"),
-    (r"v100", r"", "v100-sxm2-32gb"),
-    (r"h800", r"", "h800"),
-    (r"h20\b", r"", "h20"),
-    (r"mi300x", r"", "mi300x"),
-    (r"mi325x", r"", "mi325x"),
-    (r"mi350x", r"", "mi350x"),
-    (r"mi355x", r"", "mi355x"),
-)
-_NETWORKS = (
-    # pattern of the device, catalog cluster that has its links, Gb/s of network a device
-    (r"a100|v100", "dgx-a100", 200.0),
-    (r"gh200", "dgx-h100", 200.0),  # Alps: one 200 Gb/s Slingshot adapter for each GH200
-    (r"h200", "dgx-h200", 400.0),
-    (r"h100|h800|h20|mi3", "dgx-h100", 400.0),
-    (r"gb300", "gb300-nvl72", 800.0),
-    (r"gb200", "gb200-nvl72", 400.0),
-    (r"b300", "dgx-b300", 800.0),
-    (r"b200", "dgx-b200", 400.0),
-)
-"""Links of a node and latencies come from the catalog; so does the network of a row that does not
-state it, at the usual adapters of the machine."""
 
 RACK = 72  # most devices of one NVLink domain of an NVL72 rack
 
@@ -80,7 +23,7 @@ class Shape(NamedTuple):
     """A cluster without its device."""
 
     device: str
-    """Name in the catalog or in ``PROVISIONAL``."""
+    """Name in the catalog or in tables.yaml."""
     levels: tuple[Level, ...]
     remark: str
     """Missing facts about the network; empty: none."""
@@ -96,10 +39,10 @@ def device_name(gpu: str, memory_gb: str = "") -> str | None:
     memory_gb : its memory as text, to distinguish variants; may be empty.
     """
     known = catalog.find("devices", gpu)
-    if known is not None or gpu in PROVISIONAL:
+    if known is not None or gpu in tables()["devices"]:
         return known or gpu
     size = memory_gb.split(".")[0]
-    return next((name for mark, memory, name in _DEVICES
+    return next((name for mark, memory, name in tables()["device_patterns"]
                  if re.search(mark, gpu.lower()) and (not memory or memory == size)), None)
 
 
@@ -108,7 +51,8 @@ def device(name: str) -> Device:
     """A device by name: of the catalog, else provisional."""
     if catalog.find("devices", name) is not None:
         return load_device(name)
-    return Device.parse(resolve_device({**PROVISIONAL[name], "name": name}), f"device {name}")
+    given = {**tables()["devices"][name], "name": name}
+    return Device.parse(resolve_device(given), f"device {name}")
 
 
 def shape(
@@ -132,7 +76,7 @@ def shape(
     name = device_name(gpu, memory_gb)
     if name is None:
         raise InputError(f"gpu: got {shorten(gpu)}; allowed: a name from `nest list devices`")
-    found = next(((cluster, speed) for mark, cluster, speed in _NETWORKS
+    found = next(((cluster, speed) for mark, cluster, speed in tables()["networks"]
                   if re.search(mark, name)), None)
     if found is None:
         raise InputError(f"no network is known for gpu {name}")
@@ -187,3 +131,50 @@ def _template(name: str) -> Cluster:
 def cluster(found: Shape, with_device: Device) -> Cluster:
     """The cluster of a run."""
     return Cluster(name="as measured", device=with_device, levels=found.levels)
+
+
+# ---------------------------------------------------------------- software
+
+
+_GROUPS = {"vtrain_multi": "vtrain"}
+"""Stacks of groups that their framework does not identify."""
+_DEFAULT = "megatron-core"
+def stack_name(
+    framework: str, group: str = "", precision: str = "", notes: str = "", source: str = ""
+) -> str:
+    """The stack of a run: by its framework, and by variants of that framework.
+
+    Never by model or run. A stack's own name stands for itself, but for a group that has one.
+    Composer's mixed precision PURE keeps and reduces 16-bit gradients; torchtitan compiles or not,
+    and did not compile the loss in 2024 ("compiling loss function causes CUDA errors" in
+    pytorch/torchtitan@9dec370), the year that framework or source state.
+    """
+    if group in _GROUPS:
+        return _GROUPS[group]
+    words = framework.strip().lower()
+    known = words if words in tables()["stacks"] else catalog.find("stacks", words)
+    if known is not None:
+        return known
+    name = first_match("stack_patterns", words) or _DEFAULT
+    if name == "llm-foundry" and re.search(r"\bPURE\b", precision):
+        return "llm-foundry-pure"
+    if name == "torchtitan" and "compile" not in notes and "float8" not in notes:
+        return "torchtitan-eager"
+    if name == "torchtitan" and re.search(r"\b2024|_2024", f"{words} {source}"):
+        return "torchtitan-2024"
+    return name
+
+
+def stack(name: str, changed: Mapping[str, Stack] | None = None) -> Stack:
+    """A stack by name: one of ``changed``, else of the catalog."""
+    if changed and name in changed:
+        return changed[name]
+    return _stack(name)
+
+
+@cache
+def _stack(name: str) -> Stack:
+    given = tables()["stacks"].get(name)
+    if given is None:
+        return load_stack(name)
+    return Stack.parse({**resolve_stack(given), "name": name}, f"stack {name}")

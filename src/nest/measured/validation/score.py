@@ -1,16 +1,32 @@
-"""Errors of prices: per group of runs, and overall.
+"""Errors of prices: per group of runs, and overall; as JSON, and as a table of rows.
 
 A configuration counts once per software version, with the median of its measurements.
+
+Ranges are those that nine of ten measured steps of models that nobody priced before lie in. For
+each stack, dense models and mixtures apart, the logarithms of measured over priced seconds have a
+center, the mean of the models' medians, and a spread about it. A model counts with the square root
+of its configurations, because those of one model err alike; and a few models as usual, that err by
+nothing in the mean and by the usual spread, count besides, so that a single model does not promise
+what it cannot.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+import csv
+import io
+import json
+import math
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import combinations
+from typing import Any
 
+import numpy as np
+
+from nest.inputs.files import csv_cell
 from nest.measured.validation.pricing import PricedRun
-from nest.measured.validation.statistics import mean, median, ordered, spearman
 
 
 @dataclass(frozen=True)
@@ -172,3 +188,179 @@ def score_of(rows: Sequence[PricedRun]) -> Score:
 def as_dict(found: Score) -> dict[str, float | int | None]:
     """A score as plain data."""
     return asdict(found)
+
+
+# ---------------------------------------------------------------- statistics
+
+
+DIFFERENT = 0.05
+"""Runs whose measured seconds differ by no more are equal: repeats of one run differ by 2 to 8 %
+(chosen below the upper end of that)."""
+FEWEST = 3  # fewest configurations for an order
+
+
+def median(values: Iterable[float]) -> float | None:
+    """Median; None: there are no values."""
+    found = list(values)
+    return statistics.median(found) if found else None
+
+
+def mean(values: Iterable[float]) -> float | None:
+    """Mean; None: there are no values."""
+    found = list(values)
+    return statistics.fmean(found) if found else None
+
+
+def ranks(values: Sequence[float]) -> list[float]:
+    """Ranks from 1; equal values share their mean."""
+    from scipy.stats import rankdata  # takes long to import, and not all who read runs need it
+
+    return [float(rank) for rank in rankdata(values)]
+
+
+def spearman(measured: Sequence[float], predicted: Sequence[float]) -> float | None:
+    """Spearman's rank correlation, -1 to 1.
+
+    None for fewer than three values, for measurements that are all equal, or if all values of one
+    side are equal.
+    """
+    if len(measured) < FEWEST or max(measured) <= min(measured) * (1.0 + DIFFERENT):
+        return None
+    if len(set(predicted)) == 1:
+        return None
+    return float(np.corrcoef(ranks(measured), ranks(predicted))[0, 1])
+
+
+def ordered(measured: Sequence[float], predicted: Sequence[float]) -> tuple[int, int]:
+    """Pairs that predictions order correctly, and pairs that measurements distinguish.
+
+    Measurements distinguish two runs if they differ by more than ``DIFFERENT`` of the smaller.
+    """
+    right = told = 0
+    for (m, p), (n, q) in combinations(zip(measured, predicted, strict=True), 2):
+        if max(m, n) > min(m, n) * (1.0 + DIFFERENT):
+            told += 1
+            right += (m - n) * (p - q) > 0
+    return right, told
+
+
+# ---------------------------------------------------------------- ranges
+
+
+NINE_OF_TEN = 1.645
+"""Spreads to each side; on models left out the ranges cover 90 % of the table's configurations."""
+USUAL = {False: 0.06, True: 0.13}
+"""Spread of models without and with experts where nothing is known of the stack: of all stacks."""
+WEIGHT = 4.0
+"""What the usual models count, in square roots of configurations (chosen among 2 and 4)."""
+FARTHEST = 0.5
+"""Largest logarithm of an error that counts, so that a single run does not set a range."""
+
+Ratios = Mapping[str, Sequence[float]]
+"""Measured over priced seconds of the configurations of each model."""
+
+
+def span(models: Ratios, experts: bool) -> tuple[float, float]:
+    """Least and largest measured over priced seconds.
+
+    Parameters
+    ----------
+    models : of one stack, all with experts or all without.
+    experts : whether they have experts.
+    """
+    logs = [np.clip(np.log(found), -FARTHEST, FARTHEST) for found in models.values()]
+    weights = np.sqrt([len(found) for found in logs])
+    total = weights.sum() + WEIGHT
+    center = sum(w * float(np.median(x)) for w, x in zip(weights, logs, strict=True)) / total
+    squares = sum(w * float(np.mean((x - center) ** 2))
+                  for w, x in zip(weights, logs, strict=True))
+    half = NINE_OF_TEN * math.sqrt((squares + WEIGHT * USUAL[experts] ** 2) / total)
+    return math.exp(center - half), math.exp(center + half)
+
+
+def ratios(priced: Iterable[PricedRun]) -> dict[tuple[str, bool], dict[str, list[float]]]:
+    """Measured over priced seconds, by stack and whether there are experts, and by model.
+
+    Measurements that contradict their neighbours are left out.
+    """
+    found: dict[tuple[str, bool], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for one in compare(row for row in priced if not row.run.anomalous):
+        first = one.members[0]
+        key = first.stack, bool(first.run.text("n_experts"))
+        found[key][one.model].append(one.measured_s / one.predicted_s)
+    return found
+
+
+def covered(models: Ratios, experts: bool) -> list[bool]:
+    """Whether each configuration lies in the range of the other models of its stack."""
+    inside = []
+    for name, own in models.items():
+        low, high = span({n: each for n, each in models.items() if n != name}, experts)
+        inside += [low <= ratio <= high for ratio in own]
+    return inside
+
+
+# ---------------------------------------------------------------- document
+
+
+SCHEMA = "nest.validation/1"
+GIB = 2.0**30
+COLUMNS = ("run_id", "group", "model", "framework", "stack", "measured_s", "predicted_s", "low_s",
+           "high_s", "error",
+           "memory_measured_gb", "memory_predicted_gb", "fits", "reason", "remarks", "source")
+
+
+def to_json(report: Report) -> str:
+    """The report as the text of one JSON document, schema `nest.validation/1`.
+
+    Errors are shares (0.05 is 5 %), memory is in GiB.
+    """
+    document: dict[str, Any] = {
+        "schema": SCHEMA,
+        "groups": {name: as_dict(found) for name, found in report.groups.items()},
+        "without_anomalous": {name: as_dict(found)
+                              for name, found in report.without_anomalous.items()},
+        "overall": as_dict(report.overall),
+        "rows": [_row(row) for row in report.rows],
+    }
+    return json.dumps(document, indent=2)
+
+
+def _row(row: PricedRun) -> dict[str, Any]:
+    return {
+        "run_id": row.run.run_id,
+        "measured_s": row.run.measured_s,
+        "predicted_s": row.predicted_s,
+        "low_s": row.low_s,
+        "high_s": row.high_s,
+        "error": row.error,
+        "memory_measured_gb": _gib(row.run.measured_memory),
+        "memory_predicted_gb": _gib(row.predicted_memory),
+        "reason": row.reason,
+    }
+
+
+def _gib(size: float | None) -> float | None:
+    return None if size is None else size / GIB
+
+
+def to_csv(report: Report) -> str:
+    """All rows with their prices as CSV text, in the order of the table."""
+    stream = io.StringIO(newline="")
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for row in report.rows:
+        cells = {
+            **_row(row), "group": row.run.group, "model": row.run.model,
+            "framework": row.run.framework, "stack": row.stack, "source": row.run.source,
+            "fits": {None: "", True: "1", False: "0"}[row.fits],
+            "remarks": "; ".join(row.remarks),
+        }
+        writer.writerow([_cell(cells[column]) for column in COLUMNS])
+    return stream.getvalue()
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else str(csv_cell(value))

@@ -5,22 +5,25 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from nest.errors import InputError
 from nest.inputs.cluster import Cluster
 from nest.inputs.configuration import Configuration
 from nest.inputs.device import Device
 from nest.inputs.job import Job, Stack
+from nest.inputs.layers import MLA, MoE
+from nest.inputs.loading import load_model
 from nest.inputs.model import Model
 from nest.inputs.space import Dispatcher
-from nest.measured.validation.architecture import model
-from nest.measured.validation.cells import precision, recompute
+from nest.measured.validation.cells import first_match, precision, recompute
 from nest.measured.validation.degrees import configuration
-from nest.measured.validation.hardware import Shape, cluster, device, shape
-from nest.measured.validation.runs import Run
-from nest.measured.validation.software import stack, stack_name
+from nest.measured.validation.hardware import Shape, cluster, device, shape, stack, stack_name
+from nest.measured.validation.runs import Run, named_model
 from nest.model import build_chain
+
+if TYPE_CHECKING:
+    from nest.measured.validation.runs import Run
 
 
 class RunQuestion(NamedTuple):
@@ -80,21 +83,13 @@ def _job(run: Run, software: Stack) -> Job:
     if run.whole("flash_attention") is not None:
         software = software.replace(flash_attention=run.whole("flash_attention") == 1)
     number = precision(run.text("precision"))
-    assert number is not None  # refused by nest.measured.validation.reasons
+    assert number is not None  # refused by nest.measured.validation.cells
     software = software.replace(**_experts_of(run))
     dropping = CAPACITY.search(_words(run)) is not None
     return Job(global_batch=run.degree("gbs_seqs"), seq_len=run.degree("seq_len"),
                precision=number, stack=software,
                expert_capacity=1.0 if dropping else None, expert_padding=dropping,
                memory_margin=0.0)  # a run that was measured did fit
-
-
-GRAPHS = ((r"^(?:none\b.*|unclear.*|unknown.*|)$", "none"), (r"full[_ ]iteration", "step"),
-          (r"\battn\b", "layers"), (r".", "none"))
-"""Pattern of the cell of CUDA graphs, what they capture; the first that matches counts.
-
-Graphs of the router alone, or of the dense MLP, count as none.
-"""
 
 
 CAPACITY = re.compile(r"token ?drop")
@@ -127,7 +122,7 @@ def _experts_of(run: Run) -> dict[str, str | bool]:
               if name.replace("_", " ") in run.notes.lower()}
     graphs = run.text("cuda_graphs").lower()
     if graphs:
-        found["cuda_graphs"] = next(name for mark, name in GRAPHS if re.search(mark, graphs))
+        found["cuda_graphs"] = first_match("cuda_graphs", graphs)
     return found
 
 
@@ -145,7 +140,7 @@ def facts(run: Run) -> Facts:
     remarks += [f"{column} {found.value}: {found.why}" for column, found in run.inferred.items()
                 if column != "dp" and (column, found.value) != ("vpp", "1")]
     again = recompute(run.text("recompute"))
-    assert again is not None  # refused by nest.measured.validation.reasons
+    assert again is not None  # refused by nest.measured.validation.cells
     net = shape(run.text("gpu"), run.text("gpu_mem_gb"), run.degree("n_gpus"),
                 run.degree("gpus_per_node"), run.text("intra_node"),
                 run.real("inter_node_gbps_per_gpu"))
@@ -161,3 +156,97 @@ def facts(run: Run) -> Facts:
     way, more = configuration(run, build_chain(known), _job(run, stack(name)), again)
     remarks += [text for text in (again.remark, net.remark, *more) if text]
     return Facts(known, net, way, name, tuple(remarks))
+
+
+# ---------------------------------------------------------------- architecture
+
+
+def model(run: Run) -> tuple[Model, list[str]]:
+    """The model of a run, and remarks on priced differences from the run.
+
+    A row that states no size has the catalog's model of its name. Else there are three families,
+    by the shape of the MLP and the name. Gated: RMSNorm, no biases, rotary positions, its own
+    output matrix (Llama, Qwen, GPT-OSS). Squared ReLU, or Nemotron: the same with LayerNorm
+    (NVIDIA/NeMo-Framework-Launcher conf/training/nemotron). Else as GPT-2: LayerNorm, biases,
+    learned positions, tied embeddings; the parameters that llm-foundry prints for its runs are
+    those of this family to the last digit.
+
+    Parameters
+    ----------
+    run : a run that can be priced.
+
+    Raises
+    ------
+    InputError : the sizes are not a model, such as heads that do not divide the width.
+    """
+    named = named_model(run.fields)
+    if named is not None:
+        return load_model(named), []
+    gated = run.whole("gated_mlp") == 1
+    nemotron = "sqrelu" in run.text("arch").lower() or run.model.lower().startswith("nemotron")
+    classic = not gated and not nemotron
+    heads = run.whole("n_heads")
+    remarks: list[str] = []
+    data: dict[str, Any] = {
+        "name": run.model, "layers": run.whole("n_layers"), "hidden": run.whole("d_model"),
+        "heads": heads, "kv_heads": run.whole("n_kv_heads") or heads, "ffn": run.whole("d_ff"),
+        "gated": gated, "vocab": run.whole("vocab"), "tied_embeddings": classic,
+        "norm": "rmsnorm" if gated else "layernorm", "bias": classic,
+        "positions": run.whole("seq_len") if classic else 0,
+        "qk_norm": bool(re.match(r"qwen-?3", run.model.lower())),
+    }
+    if re.match(r"gpt[- _]?oss", run.model.lower()):
+        data["bias"] = True
+    if run.whole("kv_lora_rank") is not None:
+        data |= {"mla": _latent(run), "kv_heads": heads, "qk_norm": False}
+    elif run.whole("head_dim") is not None:
+        data["head_dim"] = run.whole("head_dim")
+    if run.whole("n_experts") is not None:
+        data["moe"] = _experts(run)
+    if run.whole("parallel_block"):
+        data |= {"parallel": True, "layer_norms": run.whole("parallel_block")}
+    if run.whole("mtp_layers"):
+        data["mtp_layers"] = run.whole("mtp_layers")
+    data |= _windows(run, remarks)
+    return Model.parse(data, f"run {run.run_id}"), remarks
+
+
+def _latent(run: Run) -> MLA:
+    return MLA.parse({
+        "q_rank": run.whole("q_lora_rank") or 0, "kv_rank": run.whole("kv_lora_rank"),
+        "nope_dim": run.whole("qk_nope_head_dim"), "rope_dim": run.whole("qk_rope_head_dim"),
+        "value_dim": run.whole("v_head_dim")}, f"run {run.run_id}: mla")
+
+
+def _experts(run: Run) -> MoE:
+    """Shared experts as wide as one routed expert of several are each so wide."""
+    shared, each = run.whole("d_ff_shared") or 0, run.whole("d_ff_expert")
+    number = run.whole("n_shared_experts") or 1
+    given = {"experts": run.whole("n_experts"), "top_k": run.whole("top_k"), "ffn": each,
+             "shared_ffn": shared * number if shared == each else shared,
+             "first_dense": run.whole("first_dense") or 0,
+             "groups": run.degree("n_expert_groups"),
+             "clamped": bool(re.match(r"gpt[- _]?oss", run.model.lower()))}
+    if run.whole("top_k_groups"):
+        given["group_limit"] = run.whole("top_k_groups")
+    return MoE.parse(given, f"run {run.run_id}: moe")
+
+
+def _windows(run: Run, remarks: list[str]) -> dict[str, Any]:
+    """Window and the layers without one; the last layer of every n has none."""
+    words = run.text("attention_window").lower()
+    if re.match(r"(?:none|full|0)?$", words):
+        if "sliding" in run.text("arch").lower():
+            remarks.append("sliding windows are not stated, and priced as full attention")
+        return {}
+    size, layers = re.search(r"\d+", words), run.degree("n_layers")
+    if size is None:
+        raise InputError(f"attention_window {words}")
+    every = re.search(r"every (\d+)", words) or re.search(r"\b(\d+):1\b", words)
+    period = 0
+    if every:
+        period = int(every[1]) + (":" in every[0])
+    elif re.search(r"alternat|every (?:other|second)", words + run.text("arch").lower()):
+        period = 2
+    full = tuple(n for n in range(layers) if period and n % period == period - 1)
+    return {"window": int(size[0]), "full_layers": full}

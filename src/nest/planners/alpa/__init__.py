@@ -1,8 +1,7 @@
 """Alpa: stages by dynamic programming, operators by integer programming.
 
-`alpa` is the planner; `layers` clusters operators into layers, `intra` shards the operators of a
-stage on one mesh with the program of `program`, `profile` prices a stage alone, `stages` lists
-meshes and the times of stages on them, `inter` chooses the stages.
+`alpa` is the planner; `intra` clusters operators into layers, shards the operators of a stage on
+one mesh by an integer program, and prices a stage alone; `inter` lists meshes and chooses stages.
 """
 
 from nest.planners.alpa.alpa import Alpa

@@ -20,8 +20,7 @@ from nest.inputs.model import Model
 from nest.inputs.profile import Profile
 from nest.inputs.space import SearchSpace
 from nest.model.legality import divisors
-from nest.planners.alpa.inter import AlpaPipeline, Inter
-from nest.planners.alpa.stages import Meshes, Option
+from nest.planners.alpa.inter import AlpaPipeline, Inter, Meshes, Option
 from nest.planners.flat import chain_for, policies
 
 FIXED: dict[str, Any] = {"outer_dp": 1, "cp": 1, "vpp": 1, "schedule": "1f1b"}
@@ -49,7 +48,7 @@ class Alpa:
       others are illegal. Alpa assigns its meshes by size, largest first.
     - t is the time of the nearest configuration alone on the two-level network, 1/B of the B
       micro-batches of a step with the exposed part of gathers, gradients and optimizer
-      (:mod:`nest.planners.alpa.profile`). Alpa profiles the compiled stage, which leaves out
+      (:mod:`nest.planners.alpa.intra`). Alpa profiles the compiled stage, which leaves out
       gradients (``skip_grad_sync``), which the cost model of its program counts 1/B.
     - The choices of the integer program for single operators become degrees of the stage: axis 1 is
       tp, with the pairs of products split as Megatron-LM splits them; parameters sharded over axis
@@ -64,7 +63,7 @@ class Alpa:
     def plan(
         self, model: Model | Profile, cluster: Cluster, job: Job, space: SearchSpace
     ) -> Plan:
-        """Choose by both passes; see :class:`nest.planners.planner.PlanningMethod`."""
+        """Choose by both passes; see :class:`nest.planners.registry.PlanningMethod`."""
         chain = chain_for(self.name, model, job, space, FIXED)
         meshes = Meshes(chain, cluster, job, space)
         last = meshes.cuts.last

@@ -1,6 +1,6 @@
 """Every uniform configuration of a grid, as in calculators of training time.
 
-`exhaustive` is the planner, `grid` what is in the grid, `table` its points as arrays.
+`exhaustive` is the planner, `grid` what is in the grid, and its points as arrays.
 """
 
 from nest.planners.exhaustive.exhaustive import Exhaustive

@@ -38,8 +38,7 @@ from nest.inputs.space import SearchSpace
 from nest.model.legality import (
     sequence_problem,
 )
-from nest.planners.exhaustive.grid import Grid, GridPoint
-from nest.planners.exhaustive.table import Best, PointTable
+from nest.planners.exhaustive.grid import Best, Grid, GridPoint, PointTable
 
 CHUNK = 20_000
 """Points priced at once (chosen: some 50 MB of arrays)."""

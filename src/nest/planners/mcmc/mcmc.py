@@ -46,8 +46,7 @@ from nest.model import Chain
 from nest.model.legality import divisors
 from nest.planners.manual import Manual
 from nest.planners.mcmc.moves import Proposals
-from nest.planners.membership import outside
-from nest.planners.prices import PlannerPrices, Price
+from nest.planners.prices import PlannerPrices, Price, outside
 from nest.planners.reconfigurable import DirectLinks, ReconfigurablePrices
 
 State = TypeVar("State")

@@ -25,8 +25,7 @@ from nest.inputs.job import Job
 from nest.inputs.space import SearchSpace
 from nest.model import Chain
 from nest.model.legality import divisors, interleaved_chunks, module_sets
-from nest.planners.membership import outside
-from nest.planners.prices import PlannerPrices, degrees_of
+from nest.planners.prices import PlannerPrices, degrees_of, outside
 from nest.schedules.registry import PLAIN
 
 Stages = tuple[StageConfiguration, ...]

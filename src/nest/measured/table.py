@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import csv
 import math
-import os
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from nest.errors import InputError
-from nest.inputs.files import read_text
+from nest.inputs.files import csv_rows
 from nest.units import shorten
 
 MOST_ROWS = 10**6
+_MOST_PROBLEMS = 20
 
 
 @dataclass(frozen=True)
@@ -22,10 +21,11 @@ class TableRow:
 
     place: str
     cells: dict[str, str]
+    line: int
 
     def text(self, column: str) -> str:
         """A cell without blanks around it; empty where there is none."""
-        return (self.cells.get(column) or "").strip()
+        return self.cells.get(column, "")
 
     def number(self, column: str, low: float = 0.0) -> float:
         """A finite number above ``low``.
@@ -57,45 +57,54 @@ class TableRow:
         return int(found)
 
 
-def rows(path: str | os.PathLike[str], needed: Iterable[str]) -> list[TableRow]:
-    """Rows of a CSV file with a header line; lines that start with # are left out.
+def rows(
+    text: str, where: str, needed: Mapping[str, str], known: Collection[str] = ()
+) -> list[TableRow]:
+    """Rows of CSV text with a header line; lines that start with # are left out.
 
     Parameters
     ----------
-    path : the file.
-    needed : columns that it has to have; others may be there.
+    where : start of messages, such as the name of the file.
+    needed : columns that it has to have, with their meaning; others may be there.
+    known : further columns that are read: none of these may come twice.
 
     Raises
     ------
-    InputError : the file cannot be read, a column is missing, or a row is ragged.
+    InputError : malformed, a column is missing or comes twice, there is no row, or one is ragged.
     """
-    where = shorten(os.fspath(path), 300)[1:-1]
-    lines = [(n, line) for n, line in enumerate(read_text(path).splitlines(), 1)
-             if line.strip() and not line.lstrip().startswith("#")]
+    lines = csv_rows(text, where, MOST_ROWS)
     if not lines:
-        raise InputError(f"{where}: is empty; allowed: a header line with {', '.join(needed)}")
-    if len(lines) > MOST_ROWS:
-        raise InputError(f"{where}: got {len(lines)} lines; allowed: at most {MOST_ROWS}")
-    reader = csv.reader((line for _, line in lines), strict=True)
-    try:
-        cells = [(lines[reader.line_num - 1][0], row) for row in reader]
-    except csv.Error as error:
-        line = lines[min(reader.line_num, len(lines)) - 1][0]
-        raise InputError(f"{where}: line {line}: malformed CSV: {error}") from None
-    header = [name.strip().lower() for name in cells[0][1]]
-    missing = [name for name in needed if name not in header]
-    if missing:
-        raise InputError(f"{where}: line {cells[0][0]}: columns {', '.join(missing)} are missing; "
-                         f"needed: {', '.join(needed)}; got {shorten(', '.join(header), 200)}")
-    if not cells[1:]:
-        raise InputError(f"{where}: got no rows below the header; needed: measurements")
-    found = []
-    for line, row in cells[1:]:
-        place = f"{where}: line {line}"
-        if len(row) != len(header):
-            raise InputError(f"{place}: got {len(row)} cells; allowed: {len(header)}")
-        found.append(TableRow(place, dict(zip(header, row, strict=True))))
-    return found
+        raise InputError(f"{where}: is empty; needed: a header line with columns "
+                         f"{', '.join(needed)}")
+    header = [cell.strip().lower() for cell in lines[0][1]]
+    at = f"{where}: line {lines[0][0]}"
+    problems = [f"{at}: column {name} is missing; needed: {meaning}"
+                for name, meaning in needed.items() if name not in header]
+    problems += [f"{at}: column {name} comes twice; allowed: once"
+                 for name in dict.fromkeys((*needed, *known)) if header.count(name) > 1]
+    if not problems and len(lines) == 1:
+        problems = [f"{at}: no row follows the header; needed: measurements"]
+    refuse(problems, where)
+    refuse([f"{where}: line {line}: got {len(cells)} cells; allowed: {len(header)}, one for each "
+            "column of the header" for line, cells in lines[1:] if len(cells) != len(header)],
+           where)
+    return [TableRow(f"{where}: line {line}",
+                     dict(zip(header, (cell.strip() for cell in cells), strict=True)), line)
+            for line, cells in lines[1:]]
+
+
+def refuse(problems: Sequence[str], where: str) -> None:
+    """Raise one error for all problems of a table, if there are any.
+
+    Raises
+    ------
+    InputError : there are.
+    """
+    if problems:
+        more = len(problems) - _MOST_PROBLEMS
+        told = [*problems[:_MOST_PROBLEMS],
+                *([f"{where}: and {more} more problems"] if more > 0 else [])]
+        raise InputError("\n".join(told), tuple(told))
 
 
 _TIMES = {"latency_s": 1.0, "latency_ms": 1e-3, "latency_us": 1e-6,
@@ -142,7 +151,7 @@ def like(text: str, pattern: str | None) -> bool:
     return pattern is None or fnmatchcase(text.casefold(), pattern.strip().casefold())
 
 
-def _some(given: Collection[str] | dict[str, str]) -> str:
-    names = sorted(given.values()) if isinstance(given, dict) else sorted(given)
+def _some(given: Mapping[str, str]) -> str:
+    names = sorted(given.values())
     shown = ", ".join(repr(name) for name in names[:12])
     return shown + (f" and {len(names) - 12} more" if len(names) > 12 else "")
