@@ -1,4 +1,4 @@
-"""What answers of a study show: figures, Pareto front, best of each group, effect of each axis."""
+"""Answers of a study: figures, Pareto front, best of each group, effect of each axis."""
 
 from __future__ import annotations
 
