@@ -158,7 +158,7 @@ def _replan_report(found: Replan, *page: Any) -> str:
 
 
 def _improvement_report(found: Improvement, *page: Any) -> str:
-    from nest.frameworks.improvement_text import improvement_text
+    from nest.frameworks.improving import improvement_text
 
     return improvement_text(found, *page)
 

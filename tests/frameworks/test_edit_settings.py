@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from nest.frameworks.formats import with_ends
+from nest.frameworks.registry import with_ends
 from nest.frameworks.settings import flat
 from nest.frameworks.text import edit_json, edit_python, edit_toml, edit_yaml
 from nest.frameworks.text.edit_python import Code, Section

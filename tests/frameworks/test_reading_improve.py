@@ -15,7 +15,7 @@ from command_line import run
 
 import nest
 from nest.errors import InfeasibleError, InputError, LimitError
-from nest.frameworks.megatron import flags
+from nest.frameworks.megatron import arguments as flags
 from nest.frameworks.megatron.script import opened
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "stacks"))

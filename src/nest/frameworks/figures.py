@@ -136,12 +136,23 @@ def configuration(
             raise
         notes.append("ranks of a pipeline are priced replica by replica")
         outer, stride = given.replicas, pp * dp // given.replicas * inner
-    dp_in = dp // outer
-    block = dp_in * inner
+    return fields(given, outer, stride, where)
+
+
+def fields(given: Division, outer: int, stride: int | None, where: str) -> dict[str, Any]:
+    """Fields of a configuration of so many replicas, ``stride`` devices from one to the next; None:
+    one behind the other.
+
+    Raises
+    ------
+    InputError : they are none of a configuration.
+    """
+    dp_in = given.dp // outer
+    block = dp_in * given.tp * given.cp
     stage: dict[str, Any] = {
         "dp_in": dp_in, "tp": given.tp, "sp": given.sp and given.tp > 1, "cp": given.cp,
-        "cp_comm": given.cp_comm, "cp_a2a": given.cp_a2a, "ep": given.ep, "etp": given.etp,
-        "zero": given.zero,
+        "cp_comm": given.cp_comm, **({"cp_a2a": given.cp_a2a} if given.cp_a2a > 1 else {}),
+        "ep": given.ep, "etp": given.etp, "zero": given.zero,
         "shard": "dp" if given.replicas is None else "dp_in", "recompute": given.recompute,
         **({"recompute_modules": [*given.modules]} if given.recompute == "selective" else {}),
         **({"recompute_layers": given.recompute_layers} if given.recompute_layers else {})}
@@ -150,8 +161,8 @@ def configuration(
             "layers": [parts[0][0], parts[-1][1]], "devices": [n * block, (n + 1) * block],
             "chunks": [list(each) for each in parts], **stage}
             for n, parts in enumerate(given.chunks)],
-        "stride": stride, "vpp": len(given.chunks[0]), "schedule": given.schedule,
-        "group": given.group, "offload": given.offload}
+        "stride": stride or len(given.chunks) * block, "vpp": len(given.chunks[0]),
+        "schedule": given.schedule, "group": given.group, "offload": given.offload}
     found = {name: value for name, value in found.items() if value is not None}
     Configuration.parse(found, where)
     return found

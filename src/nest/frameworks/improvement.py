@@ -1,12 +1,13 @@
-"""A job that runs today, of any software, and the faster plan that this software can run.
-"""
+"""A job that runs today, of any software, and the faster plan that this software can run."""
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from itertools import product
-from typing import Annotated, NamedTuple, Protocol
+from typing import Annotated, NamedTuple
 
 from pydantic import Field
 
@@ -93,40 +94,29 @@ class WrittenFiles(NamedTuple):
     """What the launch needs besides them."""
 
 
-class RunningJob(Protocol):
+@dataclass(frozen=True, kw_only=True)
+class RunningJob(ABC):
     """A job that runs today, as its files say it."""
 
-    @property
-    def target(self) -> str:
-        """A name of ``nest.frameworks.reader.TARGETS``."""
+    target: str
+    """A name of :data:`nest.frameworks.reader.TARGETS`."""
+    where: str
+    """The file, or the script that hands it over."""
+    line: int
+    """Of its command."""
+    model: Model
+    job: Job
+    cluster: Cluster
+    notes: tuple[str, ...]
+    """What was assumed, and what has no price."""
+    keeps: tuple[str, ...]
+    """Names of what may be switched on, which the user may keep as it is."""
 
-    @property
-    def place(self) -> tuple[str, int]:
-        """The file, and the line of its command."""
-
-    @property
-    def model(self) -> Model:
-        """What is trained."""
-
-    @property
-    def job(self) -> Job:
-        """How it is trained."""
-
-    @property
-    def cluster(self) -> Cluster:
-        """The devices."""
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What was assumed, and what has no price."""
-
-    @property
-    def keeps(self) -> tuple[str, ...]:
-        """Names of what may be switched on, which the user may keep as it is."""
-
+    @abstractmethod
     def now(self) -> Now:
         """What it takes now."""
 
+    @abstractmethod
     def spaces(
         self, before: Plan | None, space: SearchSpace | None, keep: tuple[str, ...]
     ) -> Iterable[tuple[Stack, SearchSpace]]:
@@ -136,12 +126,15 @@ class RunningJob(Protocol):
         otherwise.
         """
 
+    @abstractmethod
     def lacks(self, plan: Plan) -> tuple[str, ...]:
         """Why its files cannot say a plan, a sentence each."""
 
     def narrower(self, space: SearchSpace, plan: Plan) -> Iterable[SearchSpace]:
         """Parts of a space to search where its best plan is one that the files cannot say."""
+        return ()
 
+    @abstractmethod
     def written(self, before: Plan | None, plan: Plan) -> WrittenFiles:
         """Its files with a better plan.
 
@@ -150,16 +143,20 @@ class RunningJob(Protocol):
         KernelError : read again they do not have the step time of the plan.
         """
 
+    def priced(self, way: Configuration) -> Now:
+        """A configuration of the job, priced.
 
-def priced(running: RunningJob, way: Configuration) -> Now:
-    """A configuration of a job, priced.
+        Raises
+        ------
+        InputError : it is none of its devices.
+        """
+        found = evaluate(self.model, self.cluster, self.job, way)
+        return Now(found, (*found.problems, *(one.sentence for one in found.not_runnable)))
 
-    Raises
-    ------
-    InputError : it is none of its devices.
-    """
-    found = evaluate(running.model, running.cluster, running.job, way)
-    return Now(found, (*found.problems, *(one.sentence for one in found.not_runnable)))
+
+def shown_words(given: Mapping[str, tuple[str, ...]], name: str) -> str:
+    """An argument in a difference; empty: it is not there."""
+    return (" ".join(given[name]) or "given") if name in given else ""
 
 
 def with_overlap(

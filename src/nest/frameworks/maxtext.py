@@ -36,16 +36,25 @@ from nest.frameworks.settings import Plain, flat, sections, settings
 from nest.frameworks.source import (
     FileDescription,
     Source,
+    assigned,
     divided,
     figures_in,
+    mapping_in,
     named_model,
     said,
     understood,
 )
-from nest.frameworks.target import Files, Sheet, Target, catalog_name, model_of, written
-from nest.frameworks.torchtitan.read import typed
+from nest.frameworks.target import (
+    PLAIN_ATTENTION,
+    Files,
+    Sheet,
+    Target,
+    catalog_name,
+    model_of,
+    unlike,
+    written,
+)
 from nest.inputs import load_stack
-from nest.inputs.files import parse_text
 from nest.inputs.formats import number_format
 from nest.inputs.model import Model
 from nest.model import Chain, build_chain
@@ -65,13 +74,8 @@ in other sizes."""
 POLICIES = {("norm", "mlp_act"): "minimal_with_context",
             ("core_attn", "norm", "mlp_act"): "minimal"}
 """Values of remat_policy by recomputed modules."""
-_LLAMA = {"kind": "decoder", "relative_positions": 0, "token_types": 0, "layer_norms": 2,
-          "final_norm": True, "embedding_norm": False, "head_transform": False, "head_bias": False,
-          "pooler": False, "vision": None, "chunked": False, "recurrence": None, "layer_types": (),
-          "unrotated": False, "parallel": False, "output_bias": False, "mlp_bias": False,
-          "qk_norm": False, "qkv_bias": False, "attention_gate": False, "sinks": False,
-          "patch_width": 0, "mla": None, "window": None, "mtp_layers": 0, "gated": True,
-          "norm": "rmsnorm", "norm_bias": False, "bias": False, "positions": 0, "moe": None}
+_LLAMA = {**PLAIN_ATTENTION, "gated": True, "norm": "rmsnorm", "norm_bias": False, "bias": False,
+          "positions": 0, "moe": None}
 """Properties of Llama 2's layers."""
 
 
@@ -105,7 +109,8 @@ def figures_here(plan: Plan) -> Figures:
 def _inexpressible(plan: Plan) -> Iterator[str]:
     job, stage, model = plan.inputs.job, plan.configuration.stages[0], model_of(plan)
     if not MODELS.get(catalog_name(model)):
-        yield from _unlike_llama(model)
+        yield from (f"model.{name}: MaxText has no file for {model.name}, and its layers are not "
+                    "those of Llama 2" for name in unlike(model, _LLAMA))
     elif model.layers % plan.configuration.pp:
         yield f"pp {plan.configuration.pp}: stages have equal layers"
     if job.optimizer == "sgd-momentum":
@@ -121,13 +126,6 @@ def _inexpressible(plan: Plan) -> Iterator[str]:
         yield f"ep {stage.ep} with cp {stage.cp}: experts are an axis beside the context's"
     elif stage.ep > 1 and stage.dp_in % stage.ep:
         yield f"ep {stage.ep}: the expert axis divides the data-parallel ranks of a block"
-
-
-def _unlike_llama(model: Model) -> Iterator[str]:
-    for name, plain in _LLAMA.items():
-        if getattr(model, name) != plain:
-            yield (f"model.{name}: MaxText has no file for {model.name}, and its layers are not "
-                   "those of Llama 2")
 
 
 def _order(plan: Plan) -> tuple[Rank, ...]:
@@ -211,11 +209,8 @@ def read(source: Source) -> FileDescription:
     ------
     InputError : settings that may change the cost and are not understood, or do not fit together.
     """
-    data = parse_text(source.text, ".yml", source.where)
-    if not isinstance(data, dict) or not all(isinstance(name, str) for name in data):
-        raise InputError(f"{source.where}: got {shorten(data)}; allowed: a mapping of settings")
     notes: list[str] = []
-    there = flat(data) | overrides(source)
+    there = flat(mapping_in(source, ".yml")) | assigned(source)
     given = understood(there, (*SETTINGS, *OWN), "maxtext", source, notes, ("override_model_config",
                                                                             "num_slices"))
     hardware = given.pop("hardware")
@@ -239,17 +234,6 @@ def read(source: Source) -> FileDescription:
     f = figures_in((*SETTINGS, *OWN), given, source)
     model = _model(f, given, source, own)
     return _found(source, f, axes, model, (repeats, micro), notes)
-
-
-def overrides(source: Source) -> Plain:
-    """Arguments such as ``steps=10``, and settings of the user."""
-    found: Plain = {}
-    for word in source.words:
-        name, equals, value = word.partition("=")
-        if not equals:
-            raise InputError(f"{source.where}: got argument {shorten(word)}; allowed: NAME=VALUE")
-        found[name] = typed(value)
-    return found | {name: typed(value) for name, value in source.asked.settings.items()}
 
 
 def _check_slices(

@@ -5,26 +5,23 @@ from __future__ import annotations
 import ast
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from nest.errors import InputError, did_you_mean
-from nest.frameworks import fsdp2, launches, maxtext
-from nest.frameworks import huggingface as trainer
+from nest.frameworks import launches, maxtext
 from nest.frameworks.deepspeed import read as deepspeed
-from nest.frameworks.formats import FORMATS
 from nest.frameworks.launches import LaunchedFile
-from nest.frameworks.megatron import bridge, translated
 from nest.frameworks.megatron import script as megatron_script
 from nest.frameworks.megatron.script import Reading
 from nest.frameworks.megatron.translated import settings_of
+from nest.frameworks.registry import FORMATS, READERS
 from nest.frameworks.settings import arguments_of, flat, known
-from nest.frameworks.source import FileDescription, Source, Stated, among
+from nest.frameworks.source import Source, Stated, among
 from nest.frameworks.text.python_text import dotted
 from nest.frameworks.text.shell import ShellScript
-from nest.frameworks.torchtitan import read as torchtitan
 from nest.inputs import load_model
 from nest.inputs.arguments import takes
 from nest.inputs.configuration import Configuration
@@ -35,18 +32,6 @@ from nest.model import build_chain
 from nest.model.legality import expert_problem
 from nest.units import shorten
 
-READERS: Mapping[str, Callable[[Source], FileDescription]] = {
-    "torchtitan": torchtitan.read_python,
-    "torchtitan-toml": torchtitan.read_toml,
-    "fsdp2": fsdp2.read,
-    "deepspeed": deepspeed.read,
-    "megatron-bridge": bridge.read,
-    "maxtext": maxtext.read,
-    **translated.READERS,
-    "accelerate": trainer.read_accelerate,
-    "trainer": trainer.read,
-}
-"""Readers of configuration files by target; Megatron-LM has command lines."""
 TARGETS = ("megatron", *READERS)
 _DOCUMENT = re.compile(r"^---(?=\s|$)", re.MULTILINE)
 """Where a document of YAML begins."""

@@ -13,32 +13,31 @@ from nest.errors import InputError, UnsupportedError
 from nest.evaluation.evaluate import evaluate
 from nest.evaluation.plans import Plan
 from nest.frameworks.deepspeed.read import ALIASES, known_arguments
-from nest.frameworks.formats import FORMATS, BoundInputs, Format
 from nest.frameworks.hosts import Placed
 from nest.frameworks.improvement import (
     UNSET,
     Change,
     Now,
+    RunningJob,
     WrittenFiles,
     parts,
-    priced,
+    shown_words,
     unsearched,
     with_overlap,
 )
 from nest.frameworks.launches import launched
 from nest.frameworks.megatron import edit_script
-from nest.frameworks.megatron.flags import Flags, applied
+from nest.frameworks.megatron.arguments import Flags, applied
 from nest.frameworks.megatron.script import SHOWING, Reading
 from nest.frameworks.reader import Opened, changed, read_file
+from nest.frameworks.registry import FORMATS, TARGETS, BoundInputs, Format
 from nest.frameworks.settings import KnownArguments, Plain, Words, arguments_of
 from nest.frameworks.target import refuse
-from nest.frameworks.targets import TARGETS
 from nest.frameworks.text.edit_python import Code
 from nest.frameworks.text.shell import ShellScript
 from nest.inputs.cluster import Cluster
-from nest.inputs.job import Job, Stack
+from nest.inputs.job import Stack
 from nest.inputs.loading import load_stack
-from nest.inputs.model import Model
 from nest.inputs.space import SearchSpace
 from nest.model.legality import divisors
 
@@ -57,12 +56,11 @@ class _Texts(NamedTuple):
     """Of the script that hands it to the program; as it was, if none."""
 
 
-@dataclass(frozen=True)
-class RunningFile:
+@dataclass(frozen=True, kw_only=True)
+class RunningFile(RunningJob):
     """A configuration file and how it is to be read."""
 
     opened: Opened
-    cluster: Cluster
     reading: Reading
     format: Format
 
@@ -79,47 +77,21 @@ class RunningFile:
             raise InputError(f"{where}: got {len(opened.source.text)} characters; allowed: "
                              f"{LONGEST}")
         if opened.target not in FORMATS:
-            raise InputError(f"{opened.source.where}: NEST writes no files of {opened.target}; "
+            raise InputError(f"{where}: NEST writes no files of {opened.target}; "
                              f"allowed: files of {', '.join(FORMATS)} (`nest read` writes the "
                              "model and the job, which `nest plan` takes)")
-        return cls(opened, cluster, read_file(opened), FORMATS[opened.target])
-
-    @property
-    def target(self) -> str:
-        """A name of ``nest.frameworks.reader.TARGETS``."""
-        return self.opened.target
-
-    @property
-    def place(self) -> tuple[str, int]:
-        """The file, or the script that hands it over, and the line of its command."""
-        script = self.opened.script
-        return self.opened.source.where if script is None else script.where, self.reading.line
-
-    @property
-    def model(self) -> Model:
-        """What is trained."""
-        return self.reading.model
-
-    @property
-    def job(self) -> Job:
-        """How it is trained."""
-        return self.reading.job
-
-    @property
-    def keeps(self) -> tuple[str, ...]:
-        """Settings that switch overlap on."""
-        return tuple(self.format.overlaps)
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What was assumed, and what has no price."""
+        found, form, script = read_file(opened), FORMATS[opened.target], opened.script
         listed = ("ranks keep the order that a list beside the script gives them",)
-        return self.reading.notes + (listed if self.opened.source.places is not None else ())
+        return cls(
+            target=opened.target, where=where if script is None else script.where,
+            line=found.line, model=found.model, job=found.job, cluster=cluster,
+            notes=found.notes + (listed if opened.source.places is not None else ()),
+            keeps=tuple(form.overlaps), opened=opened, reading=found, format=form)
 
     def now(self) -> Now:
         """What the file takes."""
         try:
-            return priced(self, self.reading.configuration)
+            return self.priced(self.reading.configuration)
         except InputError as error:
             return Now(None, tuple(str(error).splitlines()))
 
@@ -329,8 +301,8 @@ class RunningFile:
                  and (self._arguments is None or name in self._arguments)]
         taken = tuple(one for one in given if ALIASES.get(one, one) in names)
         flags = Flags(taken, {name: new[name] for name in names if name in new})
-        return flags, [Change(name=f"--{name}", before=_argument(given, name),
-                              after=_argument(flags.given, name))
+        return flags, [Change(name=f"--{name}", before=shown_words(given, name),
+                              after=shown_words(flags.given, name))
                        for name in dict.fromkeys((*taken, *flags.given))]
 
     def _stands(self, before: str, flags: Flags, text: str) -> bool:
@@ -385,10 +357,6 @@ class RunningFile:
             return script
         return {os.path.basename(opened.path): texts.body,
                 **(script if texts.script != opened.text else {})}
-
-
-def _argument(given: Mapping[str, Words], name: str) -> str:
-    return (" ".join(given[name]) or "given") if name in given else ""
 
 
 def _same(one: object, other: object) -> bool:

@@ -132,7 +132,7 @@ def flat(given: Mapping[str, Any], start: str = "") -> Plain:
     found: Plain = {}
     for name, value in given.items():
         found |= flat(value, f"{start}{name}.") if isinstance(value, Mapping) else {
-            start + name: value}
+            f"{start}{name}": value}
     return found
 
 

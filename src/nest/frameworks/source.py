@@ -7,9 +7,10 @@ from typing import Any, NamedTuple, TypeVar
 
 from nest.errors import InputError, did_you_mean
 from nest.frameworks.hosts import Placed
-from nest.frameworks.settings import Plain, Setting, figures_of, software_settings
+from nest.frameworks.settings import Plain, Setting, figures_of, number_or_text, software_settings
 from nest.frameworks.text.python_text import PythonCall, UnknownValue
 from nest.inputs import load_model
+from nest.inputs.files import parse_text
 from nest.inputs.model import Model
 from nest.units import shorten
 
@@ -119,6 +120,44 @@ def understood(
               for what, names in seen.items() if names]
     notes += [f"no price: {_listed(names)} ({effect})" for effect, names in unpriced.items()]
     return {**{name: value for name, value in table.defaults.items() if name in wanted}, **given}
+
+
+def typed(text: str) -> Any:
+    """A word as truth, nothing, a number, or text; ``none`` is a word, such as a mode."""
+    if text in ("None", "null"):
+        return None
+    return {"true": True, "false": False}.get(text.lower(), number_or_text(text))
+
+
+def assigned(source: Source, section: bool = False) -> Plain:
+    """Arguments such as ``steps=10``, and settings of the user, which come first.
+
+    ``section``: names have dots, and may begin with plus signs.
+
+    Raises
+    ------
+    InputError : an argument of another form.
+    """
+    found: Plain = {}
+    for word in source.words:
+        name, equals, value = (word.lstrip("+") if section else word).partition("=")
+        if not equals or (section and "." not in name):
+            raise InputError(f"{source.where}: got argument {shorten(word)}; allowed: NAME=VALUE")
+        found[name] = typed(value)
+    return found | {name: typed(value) for name, value in source.asked.settings.items()}
+
+
+def mapping_in(source: Source, suffix: str) -> dict[str, Any]:
+    """Plain data of a file.
+
+    Raises
+    ------
+    InputError : it is no mapping by names.
+    """
+    data = parse_text(source.text, suffix, source.where)
+    if not isinstance(data, dict):
+        raise InputError(f"{source.where}: got {shorten(data)}; allowed: a mapping of settings")
+    return {str(name): value for name, value in data.items()}
 
 
 def unread(name: str, near: str = "") -> str:

@@ -25,6 +25,22 @@ Files = dict[str, str]
 LAUNCH = "launch.sh"
 _STATES = {"moment_dtype": "fp32", "master_copy": "true"}
 """What optimizers keep of parameters in 16 bits, as files are written."""
+PLAIN: Mapping[str, object] = {
+    "relative_positions": 0, "token_types": 0, "layer_norms": 2, "final_norm": True,
+    "embedding_norm": False, "head_transform": False, "head_bias": False, "pooler": False,
+    "vision": None, "chunked": False, "recurrence": None, "layer_types": (), "unrotated": False,
+    "parallel": False, "output_bias": False, "mlp_bias": False, "attention_gate": False,
+    "sinks": False, "patch_width": 0}
+"""Properties of a decoder that targets have no settings for, and what they must be."""
+PLAIN_ATTENTION: Mapping[str, object] = {
+    **PLAIN, "kind": "decoder", "qk_norm": False, "qkv_bias": False, "mla": None, "window": None,
+    "mtp_layers": 0}
+"""The same of targets whose attention has no settings either."""
+
+
+def unlike(fields: object, plain: Mapping[str, object]) -> list[str]:
+    """Names of properties that are not what they must be."""
+    return [name for name, value in plain.items() if getattr(fields, name) != value]
 
 
 class Sheet(NamedTuple):

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from operator import attrgetter
 from typing import Any
 
 from nest.errors import InputError, UnsupportedError, did_you_mean
 from nest.evaluation.plans import Plan
-from nest.evaluation.ranks import Rank
-from nest.frameworks import fsdp2, maxtext
-from nest.frameworks.deepspeed import write as deepspeed
 from nest.frameworks.hosts import per_node, places
-from nest.frameworks.launchers import DEFAULT, LAUNCHERS, LaunchScript
-from nest.frameworks.megatron import bridge
-from nest.frameworks.megatron import write as megatron
-from nest.frameworks.target import Files, Sheet, Target, model_of, refuse, sheet, written
-from nest.frameworks.torchtitan import write as torchtitan
+from nest.frameworks.launchers import DEFAULT, LAUNCHERS
+from nest.frameworks.registry import TARGETS
+from nest.frameworks.target import refuse, sheet
 from nest.inputs.arguments import need, need_count, takes
 from nest.simulation import chakra, simai
 from nest.units import shorten
@@ -103,47 +97,6 @@ def _need(what: str, given: object, known: Mapping[str, object]) -> None:
         raise InputError(f"{what}: got {shorten(given)}; {near}allowed: {', '.join(known)}")
 
 
-def _megatron_order(plan: Plan) -> tuple[Rank, ...]:
-    """Replica by replica, which a flag says, or stage by stage."""
-    if megatron.replica_by_replica(plan.configuration, bool(plan.launch_needs)):
-        return plan.ranks()
-    return tuple(sorted(plan.ranks(), key=attrgetter("stage")))
-
-
-def _megatron_lacks(plan: Plan) -> list[str]:
-    way = plan.configuration
-    found = [*megatron.inexpressible(model_of(plan), plan.inputs.job, way)]
-    if plan.layout is None and way.pp * way.vpp > 1:
-        found.append("layers of the chunks: --pipeline-model-parallel-layout has no text for them")
-    return found
-
-
-def _megatron(given: Sheet) -> Files:
-    plan, model = given.plan, model_of(given.plan)
-    job, way = plan.inputs.job, plan.configuration
-    sections = megatron.arguments(model, job, way, plan.layout, bool(plan.launch_needs))
-    script = LaunchScript(
-        title=(given.title, given.priced),
-        variables=megatron.variables(way, job, plan.inputs.cluster.device.name),
-        asked=megatron.ASKED, unsaid=megatron.unsaid(model), given=megatron.data(model),
-        sections={name: megatron.options(one) for name, one in sections.items() if one},
-        program='"$MEGATRON/pretrain_gpt.py"', more=("DATA",))
-    return written(given, script, {})
-
-
-TARGETS: Mapping[str, Target] = {
-    "megatron": Target(
-        version=megatron.VERSION, rules=tuple((name, megatron.RULES) for name in megatron.SOFTWARE),
-        stacks="megatron-core or megatron-fsdp", inexpressible=_megatron_lacks,
-        order=_megatron_order, files=_megatron, capacity=True),
-    "deepspeed": deepspeed.TARGET,
-    "torchtitan": torchtitan.TARGET,
-    "torchtitan-toml": torchtitan.OLD_TARGET,
-    "fsdp2": fsdp2.TARGET,
-    "megatron-bridge": bridge.TARGET,
-    "maxtext": maxtext.TARGET,
-}
-"""Targets by name."""
 TRACES: Mapping[str, Callable[[Plan], Mapping[str, str | bytes]]] = {
     "chakra": chakra.files, "simai": simai.files}
 """Inputs of simulators by name: files of one step, which launch nothing."""

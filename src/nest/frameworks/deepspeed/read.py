@@ -22,14 +22,14 @@ from nest.frameworks.source import (
     Source,
     divided,
     figures_in,
+    mapping_in,
     named_model,
     said,
+    typed,
     understood,
     unread,
 )
-from nest.frameworks.torchtitan.read import typed
 from nest.inputs import load_stack
-from nest.inputs.files import parse_text
 from nest.inputs.job import Stack
 from nest.inputs.model import Model
 from nest.inputs.offload import Offload
@@ -100,9 +100,7 @@ def read(source: Source) -> FileDescription:
     InputError : settings that may change the cost and are not understood, or do not fit together.
     """
     suffix = ".json" if source.text.lstrip()[:1] in "{[" else ".yaml"
-    data = parse_text(source.text, suffix, source.where)
-    if not isinstance(data, dict):
-        raise InputError(f"{source.where}: got {shorten(data)}; allowed: a mapping of settings")
+    data = mapping_in(source, suffix)
     notes: list[str] = []
     trainer = _trainer(source)
     found = _settings(data, source)

@@ -21,8 +21,18 @@ from collections.abc import Iterator, Mapping
 from nest.evaluation.plans import Plan
 from nest.frameworks.figures import Figures, figures, model_figures
 from nest.frameworks.launchers import LaunchScript
+from nest.frameworks.megatron.write import ASKED, lacking
 from nest.frameworks.settings import Setting, nested, sections, settings, words
-from nest.frameworks.target import Files, Sheet, Target, model_of, stage_by_stage, written
+from nest.frameworks.target import (
+    PLAIN_ATTENTION,
+    Files,
+    Sheet,
+    Target,
+    model_of,
+    stage_by_stage,
+    unlike,
+    written,
+)
 from nest.model import build_chain
 from nest.schedules.registry import is_folded
 from nest.stacks.figures import plan_figures
@@ -34,14 +44,6 @@ CONFIG = "ds_config.json"
 
 JSON, ARGUMENTS, MODEL, TRAINING = (
     sections("deepspeed")[name] for name in ("json", "parallel", "model", "training"))
-_PLAIN = {"kind": "decoder", "relative_positions": 0, "token_types": 0, "layer_norms": 2,
-          "final_norm": True, "embedding_norm": False, "head_transform": False, "head_bias": False,
-          "pooler": False, "vision": None, "chunked": False, "recurrence": None, "layer_types": (),
-          "unrotated": False, "parallel": False, "output_bias": False, "mlp_bias": False,
-          "qk_norm": False, "qkv_bias": False, "attention_gate": False, "sinks": False,
-          "patch_width": 0, "mla": None, "window": None, "mtp_layers": 0}
-"""Properties of a model that Megatron-DeepSpeed has no arguments for, and what they must be."""
-
 
 def figures_here(plan: Plan) -> Figures:
     """Figures of a plan that the tables name."""
@@ -97,32 +99,17 @@ def _inexpressible(plan: Plan) -> Iterator[str]:
 def _lacking(plan: Plan) -> Iterator[str]:
     """What Megatron-DeepSpeed has no argument for."""
     model, job = model_of(plan), plan.inputs.job
-    for name, plain in _PLAIN.items():
-        if getattr(model, name) != plain:
-            yield f"model.{name}: Megatron-DeepSpeed's GPT has no argument for it"
-    if model.norm_bias != (model.norm == "layernorm"):
-        yield "model.norm_bias: Megatron-DeepSpeed's LayerNorm has a bias, its RMSNorm has none"
-    if model.positions and model.positions < job.seq_len:
-        yield (f"job.seq_len {job.seq_len}: the model has {model.positions} learned positions "
-               "(--max-position-embeddings)")
+    yield from lacking(model, job, MEGATRON, PLAIN_ATTENTION)
     moe = model.moe
     if moe is not None:
         plain = {"ffn": model.ffn, "shared_ffn": 0, "router_bias": False, "clamped": False,
                  "first_dense": 0, "every": 1, "groups": moe.group_limit}
-        for name, value in plain.items():
-            if getattr(moe, name) != value:
-                yield f"model.moe.{name}: Megatron-DeepSpeed's experts have no argument for it"
+        yield from (f"model.moe.{name}: {MEGATRON}'s experts have no argument for it"
+                    for name in unlike(moe, plain))
         if moe.top_k > 2:
             yield f"model.moe.top_k {moe.top_k}: Megatron-DeepSpeed sends a token to 1 or 2 experts"
 
 
-ASKED = {
-    "DATA_PATH": "data, as --data-path takes them",
-    "TOKENIZER": "folder or name of a Hugging Face tokenizer",
-    "CHECKPOINT": "folder that checkpoints are read from and saved to",
-    "LR": "learning rate",
-    "TRAIN_ITERS": "steps"}
-"""Variables that the user of Megatron-DeepSpeed sets, and what they are."""
 _DATA = [
     "MEGATRON_DEEPSPEED=${MEGATRON_DEEPSPEED:-.}  # its folder",
     'DATA=(--data-path "${DATA_PATH:-}" --tokenizer-type HFTokenizer',

@@ -20,13 +20,11 @@ src/megatron/bridge/training/comm_overlap.py:377; of the rest as
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from operator import attrgetter
 from typing import Any
 
 from nest.errors import InputError
 from nest.evaluation.divisions import chunks_of_stages
 from nest.evaluation.plans import Plan
-from nest.evaluation.ranks import Rank
 from nest.frameworks.figures import Division, Figures, configuration, exchange, figures, job
 from nest.frameworks.hosts import Placed
 from nest.frameworks.launchers import LaunchScript
@@ -39,10 +37,12 @@ from nest.frameworks.megatron.write import (
     replica_by_replica,
     variables,
 )
+from nest.frameworks.megatron.write import order as megatron_order
 from nest.frameworks.settings import Plain, Setting, sections, settings
 from nest.frameworks.source import (
     FileDescription,
     Source,
+    assigned,
     divided,
     figures_in,
     named_model,
@@ -59,7 +59,6 @@ from nest.frameworks.target import (
     written,
 )
 from nest.frameworks.text.python_text import Module, PythonCall, UnknownValue, fields_of, not_read
-from nest.frameworks.torchtitan.read import typed
 from nest.inputs import load_stack
 from nest.inputs.formats import number_format
 from nest.inputs.job import Job, Stack
@@ -169,13 +168,6 @@ def _inexpressible(plan: Plan) -> Iterator[str]:
         yield "precision fp16: gradients in bf16 have no setting"
 
 
-def _order(plan: Plan) -> tuple[Rank, ...]:
-    """Replica by replica, which a field says, or stage by stage."""
-    if replica_by_replica(plan.configuration, bool(plan.launch_needs)):
-        return plan.ranks()
-    return tuple(sorted(plan.ranks(), key=attrgetter("stage")))
-
-
 def program(plan: Plan, title: str, priced: str) -> str:
     """The text of the program."""
     here, precision = figures_here(plan), plan.inputs.job.precision
@@ -255,7 +247,7 @@ def _files(given: Sheet) -> Files:
 
 TARGET = Target(
     version="Megatron-Bridge 0.6.0", rules=(("Megatron-Bridge", "0.6.0"),),
-    stacks="megatron-bridge", inexpressible=_inexpressible, order=_order, files=_files,
+    stacks="megatron-bridge", inexpressible=_inexpressible, order=megatron_order, files=_files,
     capacity=True)
 
 
@@ -291,7 +283,7 @@ def read(source: Source) -> FileDescription:
     for name in ("optimizer", "tokenizer", "dataset"):
         if isinstance(found.get(name), PythonCall):
             del found[name]
-    found |= overrides(source)
+    found |= assigned(source, section=True)
     precision = _precision(found, source)
     ends = found.pop(ENDS, precision == "fp8")
     _formats(found, precision)
@@ -328,17 +320,6 @@ def read(source: Source) -> FileDescription:
         return _found(source, f, given, model, precision, notes)
     raise InputError(f"{source.where}: comm_overlap: got {shorten(overlaps)}; allowed: None, "
                      "CommOverlapConfig(...)")
-
-
-def overrides(source: Source) -> Plain:
-    """Arguments such as ``train.train_iters=10``, and settings of the user."""
-    found: Plain = {}
-    for word in source.words:
-        name, equals, value = word.lstrip("+").partition("=")
-        if not equals or "." not in name:
-            raise InputError(f"{source.where}: got argument {shorten(word)}; allowed: NAME=VALUE")
-        found[name] = typed(value)
-    return found | {name: typed(value) for name, value in source.asked.settings.items()}
 
 
 def _precision(found: Plain, source: Source) -> str:

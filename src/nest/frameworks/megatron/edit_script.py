@@ -19,7 +19,7 @@ from nest.evaluation.plans import Plan
 from nest.frameworks.hosts import RankPlaces
 from nest.frameworks.launchers import LaunchScript, script_text
 from nest.frameworks.megatron import write as megatron
-from nest.frameworks.megatron.flags import Flags, applied
+from nest.frameworks.megatron.arguments import Flags, applied
 from nest.frameworks.megatron.script import PROGRAM, SHOWING, Launch, followed
 from nest.frameworks.settings import KnownArguments, Words, arguments_of
 from nest.frameworks.text.shell import MARK, Unknown

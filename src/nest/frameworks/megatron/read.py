@@ -11,13 +11,12 @@ from typing import Any, NamedTuple, get_args
 
 from nest.errors import InputError
 from nest.evaluation.divisions import chunks_of_stages
-from nest.frameworks.figures import exchange
+from nest.frameworks.figures import Division, exchange, fields
 from nest.frameworks.hosts import Placed, placed
 from nest.frameworks.megatron.arguments import Figures, figures_given, layer_pattern, values_of
 from nest.frameworks.megatron.write import MODULES, RECIPES, SHARDED, remainders_asked
 from nest.frameworks.settings import number_or_text
 from nest.inputs import load_stack
-from nest.inputs.configuration import Configuration
 from nest.inputs.job import Job, Stack
 from nest.inputs.model import Model
 from nest.inputs.offload import Offload
@@ -331,42 +330,30 @@ def _configuration(
         raise InputError(f"--num-distributed-optimizer-instances: got {instances}; allowed: a "
                          f"divisor of the data parallel size {dp}")
     outer, stride = _places(f, places, instances, dp, (tp, pp, cp), ep * etp, notes)
-    dp_in = dp // outer
-    block = tp * cp * dp_in
-    chain = build_chain(model)
-    combined = f["combined"]
     layout, vpp, (first, last) = split(f, given, model, pp)
-    chunks = chunks_of_stages(chain, job, pp, vpp, layout=layout, first_stage_layers=first,
-                              last_stage_layers=last)
-    recompute: dict[str, Any] = {"recompute": f["recompute"]}
-    if f["recompute"] == "selective":
-        recompute["recompute_modules"] = [*modules_of(
-            f.get("recompute_modules") or ("core_attn",), "--recompute-modules")]
-    elif f["recompute"] == "full":
+    chunks = chunks_of_stages(build_chain(model), job, pp, vpp, layout=layout,
+                              first_stage_layers=first, last_stage_layers=last)
+    recompute, layers = f["recompute"], None
+    modules: tuple[str, ...] = ()
+    if recompute == "selective":
+        modules = modules_of(f.get("recompute_modules") or ("core_attn",), "--recompute-modules")
+    elif recompute == "full":
         if f.get("recompute_method") == "block":
-            recompute["recompute_layers"] = f.get("recompute_layers") or 1
+            layers = f.get("recompute_layers") or 1
         elif (f.get("recompute_layers") or 1) > 1:
             notes.append("layers that are recomputed together are priced as one by one")
-    if "moe-layer-recompute" in given and f["recompute"] == "none":
-        recompute = {"recompute": "selective", "recompute_modules": ["moe"]}
-    stages = [{
-        "layers": [parts[0][0], parts[-1][1]], "devices": [n * block, (n + 1) * block],
-        "chunks": [list(each) for each in parts], "dp_in": dp_in, "tp": tp,
-        "sp": f["sp"] and tp > 1,  # line 913
-        "cp": cp, **exchange(f, cp, "--hierarchical-context-parallel-sizes"), "ep": ep,
-        "etp": etp,
-        "zero": zero, "shard": "dp_in" if instances > 1 or (
-            f.get("instances") is not None and zero) else "dp", **recompute}
-        for n, parts in enumerate(chunks)]
+    elif "moe-layer-recompute" in given:
+        recompute, modules = "selective", ("moe",)
     away = Offload(
         float(f.get("offload_share") or 1.0) if f["offload_optimizer"] else 0.0,
         f.get("offload_layers", 0), tuple(f.get("offload_modules") or ()))
-    found = {"outer_dp": outer, "micro_batch": f["micro_batch"] * dp_in, "stages": stages,
-             "stride": stride or pp * block, "vpp": len(chunks[0]),
-             **({"schedule": "combined"} if combined else {}),
-             "group": f.get("group"), "offload": str(away)}
-    Configuration.parse(found, "configuration")
-    return {name: value for name, value in found.items() if value is not None}
+    own = instances > 1 or f.get("instances") is not None and zero
+    return fields(Division(
+        chunks, dp, f["micro_batch"], tp=tp, sp=f["sp"],  # line 913: with tp alone
+        cp=cp, **exchange(f, cp, "--hierarchical-context-parallel-sizes"), ep=ep, etp=etp,
+        zero=zero, replicas=instances if own else None, recompute=recompute, modules=modules,
+        recompute_layers=layers, schedule="combined" if f["combined"] else None,
+        group=f.get("group"), offload=str(away)), outer, stride, "configuration")
 
 
 def split(

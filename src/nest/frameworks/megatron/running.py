@@ -20,20 +20,21 @@ from nest.frameworks.improvement import (
     UNSET,
     Change,
     Now,
+    RunningJob,
     WrittenFiles,
     parts,
-    priced,
+    shown_words,
     unsearched,
     with_overlap,
 )
 from nest.frameworks.launchers import DEFAULT, LAUNCHERS
-from nest.frameworks.megatron import edit_script, flags
+from nest.frameworks.megatron import arguments, edit_script
 from nest.frameworks.megatron import write as megatron
 from nest.frameworks.megatron.edit_script import NAME, remade
 from nest.frameworks.megatron.read import Described, described
 from nest.frameworks.megatron.script import Launch, followed, name_of, opened, placed_beside
+from nest.frameworks.megatron.write import TARGET
 from nest.frameworks.settings import Words, arguments_of, known
-from nest.frameworks.targets import TARGETS
 from nest.inputs.cluster import Cluster
 from nest.inputs.configuration import Configuration
 from nest.inputs.job import Job, Stack
@@ -54,25 +55,18 @@ ORDER = ('Ranks of nodes: the first node of "$here/hosts" is rank 0, the next on
 _STEP = re.compile(r"[^:\s]{1,30}:(\d{1,9})")
 
 
-@dataclass(frozen=True)
-class RunningScript:
+@dataclass(frozen=True, kw_only=True)
+class RunningScript(RunningJob):
     """A launch script of Megatron-LM and how it is to be read."""
 
     path: str
     launch: Launch
     described: Described
-    model: Model
-    job: Job
-    cluster: Cluster
     again: Mapping[str, Any]
     """Arguments of :func:`described` besides words, devices and places."""
-    notes: tuple[str, ...]
     common: int | None
     """What micro-batches of all replicas together divide."""
     in_place: bool
-
-    target = "megatron"
-    keeps = (*OVERLAPS, DISPATCHER)
 
     @classmethod
     def read(
@@ -109,13 +103,11 @@ class RunningScript:
         if common:
             notes += (f"batches of the schedule are multiples of {common}: micro-batch x data "
                       "parallel size divides it",)
-        return cls(os.fspath(path), launch, found, Model.parse(found.model, launch.where), job,
-                   cluster, again, notes, common, in_place)
-
-    @property
-    def place(self) -> tuple[str, int]:
-        """The script, and the line of its command."""
-        return self.launch.where, self.launch.command.line
+        return cls(
+            target="megatron", where=launch.where, line=launch.command.line,
+            model=Model.parse(found.model, launch.where), job=job, cluster=cluster, notes=notes,
+            keeps=(*OVERLAPS, DISPATCHER), path=os.fspath(path), launch=launch, described=found,
+            again=again, common=common, in_place=in_place)
 
     @property
     def given(self) -> Mapping[str, tuple[str, ...]]:
@@ -141,7 +133,7 @@ class RunningScript:
             "ranks are priced replica by replica: stages straddle groups of the cluster",))
 
     def _priced(self, found: Described) -> Now:
-        return priced(self, Configuration.parse(found.configuration, self.launch.where))
+        return self.priced(Configuration.parse(found.configuration, self.launch.where))
 
     # ------------------------------------------------------------ the search
 
@@ -168,34 +160,30 @@ class RunningScript:
         """Why the script cannot keep its launcher, where it has to."""
         return tuple(one.sentence for one in plan.launch_needs) if self.in_place else ()
 
-    def narrower(self, space: SearchSpace, plan: Plan) -> Iterable[SearchSpace]:
-        """None: a new script says every plan, and one in place those of its spaces."""
-        return ()
-
     # ------------------------------------------------------------ the new script
 
     def written(self, before: Plan | None, plan: Plan) -> WrittenFiles:
         """The script with other arguments, or a new one; lists of nodes or ranks beside it."""
         stack = plan.inputs.job.stack.capabilities
-        if stack is None or (stack.software, stack.version) not in TARGETS["megatron"].rules:
+        if stack is None or (stack.software, stack.version) not in TARGET.rules:
             what = "an unknown version" if stack is None else f"{stack.software} {stack.version}"
             return WrittenFiles(refused=(
                 f"a script is written for {megatron.VERSION}, and the stack is {what}",))
         given = self.given
         try:
-            new = flags.said(plan, flags.mapped(plan))
-            old = flags.unpriced(given, new) if before is None else flags.said(
+            new = arguments.said(plan, arguments.mapped(plan))
+            old = arguments.unpriced(given, new) if before is None else arguments.said(
                 before, MAPPED[2:] in given)
         except UnsupportedError as error:
             return WrittenFiles(refused=error.problems)
-        change = flags.changed(given, old, new, plan)
+        change = arguments.changed(given, old, new, plan)
         names = dict.fromkeys((*change.taken, *change.given))
-        lines = (Change(name=f"--{name}", before=_said(given, name),
-                        after=_said(change.given, name)) for name in names)
+        lines = (Change(name=f"--{name}", before=shown_words(given, name),
+                        after=shown_words(change.given, name)) for name in names)
         return WrittenFiles(self._files(plan, change),
                        tuple(line for line in lines if line.before != line.after))
 
-    def _files(self, plan: Plan, change: flags.Flags) -> dict[str, str]:
+    def _files(self, plan: Plan, change: arguments.Flags) -> dict[str, str]:
         launch, table = self.launch, known()
         each = int(launch.launcher.get("each", "0"))
         cluster = self.cluster
@@ -203,7 +191,7 @@ class RunningScript:
         # are not used says less than their size.
         if not 1 <= each <= MOST_PER_NODE or (cluster.numbers and cluster.links is None):
             each = per_node(cluster)
-        order = TARGETS["megatron"].order(plan)
+        order = TARGET.order(plan)
         found = places(order, each, in_a_row=cluster.numbers is None)
         title = f"{self.model.name}, {cluster.size} devices: for {megatron.VERSION}."
         listed = LAUNCHERS[DEFAULT].files(found, title)
@@ -221,7 +209,7 @@ class RunningScript:
             # It hands its own arguments to the program, and needs none of the old script's.
             given = {key: value for key, value in given.items() if not key.isdigit()}
             marked, _ = arguments_of(launch.marked, table)
-            text, name = remade(launch, plan, flags.applied(self.given, change), marked, found,
+            text, name = remade(launch, plan, arguments.applied(self.given, change), marked, found,
                                 (title,)), NAME
         files = {name: text, **listed}
         self._check(plan, files, followed(files[name], launch.where, given, launch.folder), found,
@@ -262,10 +250,6 @@ class RunningScript:
         if again.step_time_s != plan.step_time_s:
             raise KernelError(f"the new script takes {again.step_time_s} s by what it says, the "
                               f"plan {plan.step_time_s} s")
-
-
-def _said(given: Mapping[str, tuple[str, ...]], name: str) -> str:
-    return (" ".join(given[name]) or "given") if name in given else ""
 
 
 # ---------------------------------------------------------------- batches that grow

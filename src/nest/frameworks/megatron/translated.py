@@ -16,9 +16,8 @@ from nest.errors import InputError
 from nest.frameworks.deepspeed import read as deepspeed
 from nest.frameworks.megatron import read as megatron
 from nest.frameworks.settings import Plain, Setting, flat, nested, tables_of
-from nest.frameworks.source import LARGEST, FileDescription, Source, said, understood
+from nest.frameworks.source import LARGEST, FileDescription, Source, mapping_in, said, understood
 from nest.frameworks.torchtitan.read import overrides
-from nest.inputs.files import parse_text
 from nest.inputs.model import Model
 from nest.units import shorten
 
@@ -59,10 +58,7 @@ def settings_of(source: Source) -> Plain:
     ------
     InputError : it is no mapping.
     """
-    data = parse_text(source.text, ".yaml", source.where)
-    if not isinstance(data, dict):
-        raise InputError(f"{source.where}: got {shorten(data)}; allowed: a mapping of settings")
-    return flat({str(name): value for name, value in data.items()}) | overrides(source)
+    return flat(mapping_in(source, ".yaml")) | overrides(source)
 
 
 def _arguments(given: Plain, table: SettingTable, source: Source) -> list[str]:

@@ -12,8 +12,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from types import MappingProxyType
 
+from nest.evaluation.plans import Plan
+from nest.evaluation.ranks import Rank
 from nest.frameworks.figures import Figure
+from nest.frameworks.launchers import LaunchScript
 from nest.frameworks.settings import sections, settings
+from nest.frameworks.target import (
+    PLAIN,
+    Files,
+    Sheet,
+    Target,
+    model_of,
+    stage_by_stage,
+    unlike,
+    written,
+)
 from nest.inputs.configuration import Configuration, StageConfiguration
 from nest.inputs.job import Job
 from nest.inputs.model import Model
@@ -29,32 +42,20 @@ Value = str | int | float | Sequence[str] | None
 Arguments = dict[str, Value]
 
 _BLACKWELL = ("b200", "b300", "gb200", "gb300")
-_PLAIN = {"relative_positions": 0, "token_types": 0, "layer_norms": 2, "final_norm": True,
-          "embedding_norm": False, "head_transform": False, "head_bias": False, "pooler": False,
-          "vision": None, "chunked": False, "recurrence": None, "layer_types": (),
-          "unrotated": False, "parallel": False, "output_bias": False, "mlp_bias": False,
-          "qk_norm_form": "head", "attention_gate": False, "sinks": False, "patch_width": 0}
-"""Properties of a model that Megatron-Core's GPT has no arguments for, and what they must be."""
 
 
 def inexpressible(model: Model, job: Job, way: Configuration) -> Iterator[str]:
     """What no argument says, a sentence each; the rules of the stack are not repeated."""
     if model.kind != "decoder":
         yield f"model.kind {model.kind}: only decoders have a launch script (pretrain_gpt.py)"
-    for name, plain in _PLAIN.items():
-        if getattr(model, name) != plain and model.kind == "decoder":
-            yield f"model.{name}: Megatron-Core's GPT has no argument for it"
+    else:
+        yield from lacking(model, job, "Megatron-Core", {**PLAIN, "qk_norm_form": "head"})
     if model.moe is not None and model.moe.clamped:
         yield "model.moe.clamped: --activation-func-clamp-value needs a value, which no plan has"
     if model.moe is not None and model.moe.router_bias:
         yield "model.moe.router_bias: Megatron-Core's router has no trained bias of this kind"
     if model.mla is not None and model.mla.indexer is not None:
         yield "model.mla.indexer: sparse attention has no arguments in core_v0.16.1"
-    if model.norm_bias != (model.norm == "layernorm"):
-        yield "model.norm_bias: Megatron-Core's LayerNorm has a bias, its RMSNorm has none"
-    if model.positions and model.positions < job.seq_len:
-        yield (f"job.seq_len {job.seq_len}: the model has {model.positions} learned positions "
-               "(--max-position-embeddings)")
     if model.mtp_layers and not model.rotary:
         yield "model.mtp_layers: multi-token prediction needs rotary positions"
     if job.optimizer == "muon":
@@ -68,6 +69,16 @@ def inexpressible(model: Model, job: Job, way: Configuration) -> Iterator[str]:
     yield from (f"stack.{name}: what asks for it is not written"
                 for name in ("fp8_attention", "fp8_head") if getattr(job.stack, name))
     yield from not_captured(model, job, is_fsdp(job))
+
+
+def lacking(model: Model, job: Job, name: str, plain: Mapping[str, object]) -> Iterator[str]:
+    """Properties of a decoder that Megatron's programs of a name have no arguments for."""
+    yield from (f"model.{one}: {name}'s GPT has no argument for it" for one in unlike(model, plain))
+    if model.norm_bias != (model.norm == "layernorm"):
+        yield f"model.norm_bias: {name}'s LayerNorm has a bias, its RMSNorm has none"
+    if model.positions and model.positions < job.seq_len:
+        yield (f"job.seq_len {job.seq_len}: the model has {model.positions} learned positions "
+               "(--max-position-embeddings)")
 
 
 def not_captured(model: Model, job: Job, fsdp: bool) -> Iterator[str]:
@@ -374,3 +385,36 @@ def pattern(layers: Iterable[bool]) -> str:
     """A Python expression of 0 or 1 for each layer."""
     runs = [(int(value), len([*members])) for value, members in groupby(layers)]
     return f"({'+'.join(f'[{value}]*{count}' for value, count in runs)})"
+
+
+def order(plan: Plan) -> tuple[Rank, ...]:
+    """Replica by replica, which a flag says, or stage by stage."""
+    if replica_by_replica(plan.configuration, bool(plan.launch_needs)):
+        return plan.ranks()
+    return stage_by_stage(plan)
+
+
+def _lacks(plan: Plan) -> Iterator[str]:
+    way = plan.configuration
+    yield from inexpressible(model_of(plan), plan.inputs.job, way)
+    if plan.layout is None and way.pp * way.vpp > 1:
+        yield "layers of the chunks: --pipeline-model-parallel-layout has no text for them"
+
+
+def _files(given: Sheet) -> Files:
+    plan, model = given.plan, model_of(given.plan)
+    job, way = plan.inputs.job, plan.configuration
+    sections = arguments(model, job, way, plan.layout, bool(plan.launch_needs))
+    script = LaunchScript(
+        title=(given.title, given.priced),
+        variables=variables(way, job, plan.inputs.cluster.device.name),
+        asked=ASKED, unsaid=unsaid(model), given=data(model),
+        sections={name: options(one) for name, one in sections.items() if one},
+        program='"$MEGATRON/pretrain_gpt.py"', more=("DATA",))
+    return written(given, script, {})
+
+
+TARGET = Target(
+    version=VERSION, rules=tuple((name, RULES) for name in SOFTWARE),
+    stacks="megatron-core or megatron-fsdp", inexpressible=_lacks, order=order, files=_files,
+    capacity=True)

@@ -15,7 +15,7 @@ from typing import Any
 
 from nest.errors import InputError
 from nest.frameworks.figures import Division, Span, configuration, job
-from nest.frameworks.settings import Plain, flat, number_or_text
+from nest.frameworks.settings import Plain, flat
 from nest.frameworks.source import (
     FileDescription,
     Source,
@@ -23,6 +23,7 @@ from nest.frameworks.source import (
     figures_in,
     named_model,
     said,
+    typed,
     understood,
     unread,
 )
@@ -124,13 +125,6 @@ def _arguments(words: Sequence[str]) -> dict[str, tuple[str, Any]]:
             value, at = words[at], at + 1
         found[name] = written, typed(value)
     return found
-
-
-def typed(text: str) -> Any:
-    """A word as truth, nothing, a number, or text; ``none`` is a word, such as a mode."""
-    if text in ("None", "null"):
-        return None
-    return {"true": True, "false": False}.get(text.lower(), number_or_text(text))
 
 
 # ---------------------------------------------------------------- Python

@@ -1,25 +1,25 @@
-"""What a better plan needs of each target's file: its settings read, written and changed."""
+"""The software that NEST writes and reads files of: one entry for each."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from nest.evaluation.plans import Plan
-from nest.frameworks import fsdp2, maxtext
-from nest.frameworks import fsdp2 as fsdp2_reading
-from nest.frameworks import maxtext as maxtext_reading
-from nest.frameworks.deepspeed import read as deepspeed_reading
+from nest.frameworks import fsdp2, huggingface, maxtext
+from nest.frameworks.deepspeed import read as read_deepspeed
 from nest.frameworks.deepspeed import write as deepspeed
-from nest.frameworks.megatron import bridge
-from nest.frameworks.megatron import bridge as bridge_reading
+from nest.frameworks.megatron import bridge, translated
+from nest.frameworks.megatron import write as megatron
 from nest.frameworks.settings import Plain, flat, settings
-from nest.frameworks.source import Source
+from nest.frameworks.source import FileDescription, Source, assigned
+from nest.frameworks.target import Target
 from nest.frameworks.text import edit_json, edit_python, edit_toml, edit_yaml
 from nest.frameworks.text.edit_python import Code, Section
 from nest.frameworks.text.python_text import Module, PythonCall, UnknownValue, fields_of
-from nest.frameworks.torchtitan import read as torchtitan_reading
+from nest.frameworks.torchtitan import read as read_torchtitan
 from nest.frameworks.torchtitan import write as torchtitan
 from nest.inputs.configuration import Configuration
 from nest.inputs.files import parse_text
@@ -75,6 +75,17 @@ class Format(NamedTuple):
     """It can number ranks replica by replica."""
 
 
+class Framework(NamedTuple):
+    """Training software."""
+
+    target: Target | None = None
+    """What a plan for it is written as; None: NEST writes none."""
+    read: Callable[[Source], FileDescription] | None = None
+    """Reads one of its files; None: it has launch scripts alone."""
+    format: Format | None = None
+    """What a better plan needs of its file."""
+
+
 # ---------------------------------------------------------------- files of plain data
 
 
@@ -117,7 +128,7 @@ def _constants(source: Source) -> Plain:
 def _named(source: Source, function: str | None, module: Module) -> str:
     if source.asked.function is not None:
         return source.asked.function
-    return function or torchtitan_reading.function_of(module, source)
+    return function or read_torchtitan.function_of(module, source)
 
 
 def _plain(value: Any) -> Any:
@@ -242,39 +253,49 @@ def _fsdp2_bounds(given: BoundInputs) -> Bounds:
 _CONFIG = "torchtitan.config"
 _TITAN = {name: Section(_CONFIG, f"{name.capitalize()}Config")
           for name in ("parallelism", "training", "compile")}
-FORMATS: Mapping[str, Format] = {
-    "torchtitan": Format(
-        _torchtitan, _fields(None), _fields_changed(None, _TITAN), torchtitan_reading.overrides,
-        torchtitan_reading.spelled, shown=_code, together={
-            "parallelism.module_fqns_per_model_part": torchtitan_reading.PIPELINE},
-        stacks=_torchtitan_stacks, bounds=_torchtitan_bounds),
-    "torchtitan-toml": Format(
-        _torchtitan_toml, _data(".toml"), _changed(edit_toml.edited), torchtitan_reading.overrides,
-        torchtitan_reading.spelled,
-        together={"parallelism.module_fqns_per_model_part": torchtitan_reading.PIPELINE},
-        bounds=lambda _: ({"sp": True},)),
-    "deepspeed": Format(
+FRAMEWORKS: Mapping[str, Framework] = {
+    "megatron": Framework(megatron.TARGET),
+    "deepspeed": Framework(deepspeed.TARGET, read_deepspeed.read, Format(
         _deepspeed, _data(".json"), _changed(edit_json.edited),
         lambda source: {name: value for name, value in source.asked.settings.items()
-                        if name not in deepspeed_reading.READ},
+                        if name not in read_deepspeed.READ},
         overlaps={"zero_optimization.overlap_comm": "overlap_grad_reduce"},
         together={"zero_optimization.offload_optimizer.device": ("zero_optimization.cpu_offload",),
-                  **{name: (short,) for short, name in deepspeed_reading.PLAIN_NAMES.items()}},
-        environment=deepspeed.environment, words=_deepspeed_words, bounds=_deepspeed_bounds),
-    "megatron-bridge": Format(
+                  **{name: (short,) for short, name in read_deepspeed.PLAIN_NAMES.items()}},
+        environment=deepspeed.environment, words=_deepspeed_words, bounds=_deepspeed_bounds)),
+    "torchtitan": Framework(torchtitan.TARGET, read_torchtitan.read_python, Format(
+        _torchtitan, _fields(None), _fields_changed(None, _TITAN), read_torchtitan.overrides,
+        read_torchtitan.spelled, shown=_code, together={
+            "parallelism.module_fqns_per_model_part": read_torchtitan.PIPELINE},
+        stacks=_torchtitan_stacks, bounds=_torchtitan_bounds)),
+    "torchtitan-toml": Framework(torchtitan.OLD_TARGET, read_torchtitan.read_toml, Format(
+        _torchtitan_toml, _data(".toml"), _changed(edit_toml.edited), read_torchtitan.overrides,
+        read_torchtitan.spelled,
+        together={"parallelism.module_fqns_per_model_part": read_torchtitan.PIPELINE},
+        bounds=lambda _: ({"sp": True},))),
+    "fsdp2": Framework(fsdp2.TARGET, fsdp2.read, Format(
+        _fsdp2, _constants, _changed(edit_python.constants_edited), fsdp2.overrides,
+        shown=_code, bounds=_fsdp2_bounds)),
+    "megatron-bridge": Framework(bridge.TARGET, bridge.read, Format(
         _bridge, _fields("plan"), _fields_changed("plan", {"comm_overlap": Section(
             "megatron.bridge.training.comm_overlap", "CommOverlapConfig", optional=True)}),
-        bridge_reading.overrides, _words, plain=True, shown=_code,
+        partial(assigned, section=True), _words, plain=True, shown=_code,
         overlaps={f"comm_overlap.{name}": field for name, field in (
             ("tp_comm_overlap", "overlap_tp"), ("overlap_grad_reduce", "overlap_grad_reduce"),
             ("overlap_param_gather", "overlap_param_gather"))},
-        together={"model.pipeline_model_parallel_layout": tuple(bridge_reading.SPLIT)},
-        environment=bridge.environment, mapped=True),
-    "fsdp2": Format(
-        _fsdp2, _constants, _changed(edit_python.constants_edited), fsdp2_reading.overrides,
-        shown=_code, bounds=_fsdp2_bounds),
-    "maxtext": Format(
-        _maxtext, _data(".yml"), _changed(edit_yaml.edited), maxtext_reading.overrides,
-        _words, plain=True, bounds=_maxtext_bounds),
+        together={"model.pipeline_model_parallel_layout": tuple(bridge.SPLIT)},
+        environment=bridge.environment, mapped=True)),
+    "maxtext": Framework(maxtext.TARGET, maxtext.read, Format(
+        _maxtext, _data(".yml"), _changed(edit_yaml.edited), assigned,
+        _words, plain=True, bounds=_maxtext_bounds)),
+    **{name: Framework(read=read) for name, read in translated.READERS.items()},
+    "accelerate": Framework(read=huggingface.read_accelerate),
+    "trainer": Framework(read=huggingface.read),
 }
-"""Files by target."""
+"""Software by name."""
+TARGETS = {name: one.target for name, one in FRAMEWORKS.items() if one.target}
+"""Those that plans are written for."""
+READERS = {name: one.read for name, one in FRAMEWORKS.items() if one.read}
+"""Those whose files are read; scripts of Megatron-LM are command lines."""
+FORMATS = {name: one.format for name, one in FRAMEWORKS.items() if one.format}
+"""Those whose files get a better plan."""
