@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from command_line import run
+from nest.measured.validation.inferred import inferred
 from plain import B, S, block, cost, mixture
 
 import nest
@@ -36,12 +37,30 @@ def test_where_imbalance_changes_nothing() -> None:
     assert alone[0].activations == alone[1].activations
 
 
+def test_routing_says_how_uneven_experts_are() -> None:
+    for routing, most in (("forced", 1.0), ("loss", 1.1), ("none", 2.0)):
+        assert nest.Job(global_batch=1, seq_len=1, routing=routing).expert_imbalance == most
+    job = nest.Job(global_batch=1, seq_len=1, routing="none", expert_imbalance=1.5)
+    assert job.expert_imbalance == 1.5
+
+
+@pytest.mark.parametrize(("cells", "found"), [
+    ({"notes": "real routing with aux loss (not forced)"}, "loss"),
+    ({"notes": "no forced balance"}, "none"), ({"routing": "none"}, None), ({}, None)])
+def test_routing_of_a_measured_run(cells: dict[str, str], found: str | None) -> None:
+    known = inferred({"run_id": "a", "model": "m", "framework": "f", "n_experts": "8"} | cells)
+    assert (known["routing"].value if "routing" in known else None) == found
+
+
 def test_a_plan_states_it(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["evaluate", "mixtral-8x7b", "dgx-h100", "--devices", "64", "--global-batch", "64",
              "--seq-len", "4096", "--ep", "8", "--zero", "1", "--tp", "2", "--etp", "1"]
     even = json.loads(run(capsys, *words, "--json")[0])
     out, _ = run(capsys, *words, "--expert-imbalance", "1.25")
     assert "gets 1.25 times" in " ".join(out.split())
+    assert "assumed to get equally many tokens" in " ".join(run(capsys, *words)[0].split())
+    out, _ = run(capsys, *words, "--routing", "loss")
+    assert "gets 1.1 times" in " ".join(out.split())
     uneven = json.loads(run(capsys, *words, "--expert-imbalance", "1.25", "--json")[0])
     assert uneven["inputs"]["job"]["expert_imbalance"] == 1.25
     assert uneven["step_time_s"] > even["step_time_s"]

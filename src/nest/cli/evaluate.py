@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 DOES_NOT_FIT = 3
 JOB_OPTIONS = ("global_batch", "seq_len", "precision", "optimizer", "memory_margin",
-               "expert_imbalance", "expert_capacity", "expert_padding")
+               "routing", "expert_imbalance", "expert_capacity", "expert_padding")
 
 
 def evaluate(
@@ -38,6 +38,7 @@ def evaluate(
     precision: options.Precision = None,
     optimizer: options.Optimizer = None,
     memory_margin: options.MemoryMargin = None,
+    routing: options.Routing = None,
     expert_imbalance: options.ExpertImbalance = None,
     expert_capacity: options.ExpertCapacity = None,
     expert_padding: options.ExpertPadding = None,
@@ -151,7 +152,8 @@ def evaluate(
     check_map(map_file)
     job_options = {"global_batch": global_batch, "seq_len": seq_len, "precision": precision,
                    "optimizer": optimizer, "memory_margin": memory_margin,
-                   "expert_imbalance": expert_imbalance, "expert_capacity": expert_capacity,
+                   "routing": routing, "expert_imbalance": expert_imbalance,
+                   "expert_capacity": expert_capacity,
                    "expert_padding": expert_padding, "stack": stack,
                    "job": job, "profile": profile, "as": as_type,
                    "devices": devices, "filling": filling, "device": device,

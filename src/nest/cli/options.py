@@ -111,9 +111,14 @@ Precision = Annotated[
 Optimizer = Annotated[
     str | None, typer.Option(metavar="NAME", help="adam (default), sgd, sgd-momentum or muon.")
 ]
+Routing = Annotated[
+    str | None, typer.Option(metavar="NAME", help="What balances experts: forced (default), loss or "
+                             "none.")
+]
 ExpertImbalance = Annotated[
     float | None,
-    fraction("Tokens of the busiest expert-parallel rank over the mean; default 1.", "FACTOR"),
+    fraction("Tokens of the busiest expert-parallel rank over the mean; default 1, 1.1 or 2, by "
+             "--routing.", "FACTOR"),
 ]
 ExpertCapacity = Annotated[
     float | None,

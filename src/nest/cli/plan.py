@@ -37,6 +37,7 @@ def plan(
     precision: options.Precision = None,
     optimizer: options.Optimizer = None,
     memory_margin: options.MemoryMargin = None,
+    routing: options.Routing = None,
     expert_imbalance: options.ExpertImbalance = None,
     expert_capacity: options.ExpertCapacity = None,
     expert_padding: options.ExpertPadding = None,
@@ -116,7 +117,7 @@ def plan(
     wanted = job_from(job, stack, global_batch=batch[0] if several else batch,
                       seq_len=seq_len, precision=precision,
                       optimizer=optimizer, memory_margin=memory_margin,
-                      expert_imbalance=expert_imbalance,
+                      routing=routing, expert_imbalance=expert_imbalance,
                       expert_capacity=expert_capacity, expert_padding=expert_padding)
     bounds = space_from(
         space, tp=tp, pp=pp, cp=cp, cp_comm=cp_comm, cp_a2a=cp_a2a, zero=zero,

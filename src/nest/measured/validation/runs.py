@@ -365,6 +365,15 @@ def _dispatcher(fields: Fields) -> dict[str, Inference]:
     return found
 
 
+def _routing(fields: Fields) -> dict[str, Inference]:
+    """What balances the experts of a run whose notes say that nothing forces them."""
+    words = fields.get("notes", "").lower()
+    if not fields.get("n_experts") or not re.search(r"not forced|no forced balance", words):
+        return {}
+    loss = re.search(r"(aux|balancing) loss", words)
+    return {"routing": Inference("loss" if loss else "none", "not forced, in the notes")}
+
+
 def _mlp_width(fields: Fields) -> dict[str, Inference]:
     """InternLM's MLP: 8/3 of the width, up to the next 256 (InternLM/InternEvo configs/7B_sft.py).
     """
@@ -425,7 +434,7 @@ def _whole(fields: Fields, column: str) -> int | None:
 
 
 _RULES = (_named_sizes, _vocabulary, _head_width, _catalog_layers, _shared_experts, _dispatcher,
-          _mlp_width, _virtual_stages, _sailor, _micro_batch, _degrees)
+          _routing, _mlp_width, _virtual_stages, _sailor, _micro_batch, _degrees)
 
 # ---------------------------------------------------------------- reasons
 
