@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from command_line import run
-from nest.measured.validation.inferred import inferred
 from plain import B, S, block, cost, mixture
 
 import nest
+from nest.measured.validation.runs import inferred
 
 
 @pytest.mark.parametrize("dispatcher", ["alltoall", "hybridep"])

@@ -112,8 +112,8 @@ Optimizer = Annotated[
     str | None, typer.Option(metavar="NAME", help="adam (default), sgd, sgd-momentum or muon.")
 ]
 Routing = Annotated[
-    str | None, typer.Option(metavar="NAME", help="What balances experts: forced (default), loss or "
-                             "none.")
+    str | None, typer.Option(metavar="NAME", help="What balances experts: forced (default), loss "
+                             "or none.")
 ]
 ExpertImbalance = Annotated[
     float | None,

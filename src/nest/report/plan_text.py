@@ -83,8 +83,8 @@ def plan_text(
         page.fact("Imbalance", "the busiest device of an expert-parallel group gets "
                   f"{most:g} times the mean of the tokens (expert_imbalance)")
     elif any(stage.ep > 1 for stage in plan.stages):
-        page.fact("Routing", "experts are assumed to get equally many tokens, as in benchmarks that "
-                  "force them; trained with a balancing loss a step takes longer (--routing loss), "
+        page.fact("Routing", "experts are assumed to get equally many tokens, as in benchmarks "
+                  "that force them; trained with a balancing loss a step takes longer (--routing loss), "
                   "without one much longer (--routing none)")
     if (limit := plan.inputs.job.expert_capacity) is not None:
         page.fact("Capacity", "an expert takes "

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, cast, get_args
 
 from nest.errors import InputError
 from nest.inputs.cluster import Cluster
 from nest.inputs.configuration import Configuration
 from nest.inputs.device import Device
-from nest.inputs.job import Job, Stack
+from nest.inputs.job import Job, Routing, Stack
 from nest.inputs.layers import MLA, MoE
 from nest.inputs.loading import load_model
 from nest.inputs.model import Model
@@ -90,6 +90,19 @@ def _job(run: Run, software: Stack) -> Job:
                precision=number, stack=software, routing=_routing_of(run),
                expert_capacity=1.0 if dropping else None, expert_padding=dropping,
                memory_margin=0.0)  # a run that was measured did fit
+
+
+def _routing_of(run: Run) -> Routing:
+    """What balances the experts of a run.
+
+    Raises
+    ------
+    InputError : something else.
+    """
+    words = run.text("routing").lower() or "forced"
+    if words not in get_args(Routing):
+        raise InputError(f"routing {words}")
+    return cast(Routing, words)
 
 
 CAPACITY = re.compile(r"token ?drop")
