@@ -84,8 +84,8 @@ def plan_text(
                   f"{most:g} times the mean of the tokens (expert_imbalance)")
     elif any(stage.ep > 1 for stage in plan.stages):
         page.fact("Routing", "experts are assumed to get equally many tokens, as in benchmarks "
-                  "that force them; trained with a balancing loss a step takes longer (--routing loss), "
-                  "without one much longer (--routing none)")
+                  "that force them; trained with a balancing loss a step takes longer "
+                  "(--routing loss), without one much longer (--routing none)")
     if (limit := plan.inputs.job.expert_capacity) is not None:
         page.fact("Capacity", "an expert takes "
                   f"{'exactly' if plan.inputs.job.expert_padding else 'at most'} {limit:g} times "

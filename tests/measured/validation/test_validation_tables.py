@@ -345,7 +345,7 @@ def test_annotations_replace_cells(tmp_path: Path) -> None:
     ("recompute\nfull\n", "line 1: column run_id is missing"),
     ("run_id,etp\none,x\n", "line 2: etp: got 'x'; allowed: a whole number"),
     ("run_id,etp\none\n", "line 2: got 1 cells; allowed: 2"),
-    ("", "column run_id is missing"),
+    ("", "is empty; needed: a header line with columns run_id"),
 ])
 def test_bad_annotations(tmp_path: Path, text: str, told: str) -> None:
     runs, more = tmp_path / "runs.csv", tmp_path / "more.csv"
