@@ -107,3 +107,14 @@ def test_a_shortage_names_the_logits_that_cause_it() -> None:
     assert f"of these {logits / 2**30:.1f} GiB logits and loss: a loss in chunks" in text
     with pytest.raises(nest.InfeasibleError, match="logits and loss: a loss in chunks"):
         nest.plan(model, cluster, job, nest.SearchSpace(tp=1, pp=1))
+
+
+@pytest.mark.parametrize(("margin", "said"), [(0.0, True), (0.05, True), (0.1, False)])
+def test_a_plan_close_to_the_limit_says_so(margin: float, said: bool) -> None:
+    """Such runs slow down before they fail; with the default margin none is so close."""
+    configuration = even_configuration(MODEL, CLUSTER, job(margin), zero=2, mbs=3)
+    plan = nest.evaluate(MODEL, CLUSTER, job(margin), configuration)
+    assert plan.feasible != (margin >= 0.05)
+    assert any("allocator" in doubt for doubt in plan.doubts) == (said and plan.feasible)
+    light = even_configuration(MODEL, CLUSTER, job(0.0), zero=2, mbs=1)
+    assert nest.evaluate(MODEL, CLUSTER, job(0.0), light).doubts == ()

@@ -13,7 +13,7 @@ import numpy as np
 from nest.costs.compute import peak_flops
 from nest.costs.network.collectives import ALGORITHMS, algorithm
 from nest.evaluation.breakdown import bottleneck, breakdown, slowest
-from nest.evaluation.confidence import confidence, doubts
+from nest.evaluation.confidence import confidence, crowded, doubts
 from nest.evaluation.feasibility import check, shortages
 from nest.evaluation.plans import Inputs, Parallelism, Plan, Stage, StageMemory, StageTime
 from nest.evaluation.ranks import stage_by_stage
@@ -100,7 +100,8 @@ def priced(chain: Chain, cluster: Cluster, job: Job, configuration: Configuratio
         optimal=False,
         lower_bound_s=None,
         confidence=confidence(time.total, chain, cluster, job, configuration.pp),
-        doubts=doubts(chain, cluster, job, configuration.offload),
+        doubts=(*doubts(chain, cluster, job, configuration.offload),
+                *crowded(configuration, stages, cluster, job.memory_margin)),
         runnable=_runnable(chain, job, broken),
         not_runnable=broken,
         launch_needs=needs,
