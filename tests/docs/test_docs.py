@@ -208,3 +208,9 @@ def test_the_index_names_every_page() -> None:
     index = text(ROOT / "docs" / "README.md")
     pages = {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
     assert pages == {*re.findall(r"\]\((\w+\.md)\)", index)}
+
+
+def test_all_pages_together_stay_short() -> None:
+    """Words have a letter or a digit; rules of tables, signs and dashes do not count."""
+    words = [word for path in DOCUMENTS for word in text(path).split() if re.search(r"\w", word)]
+    assert len(words) <= 60_000
