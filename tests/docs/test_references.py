@@ -221,7 +221,10 @@ def words(path: Path) -> frozenset[str]:
 
 @cache
 def every_word() -> frozenset[str]:
-    return frozenset().union(*(words(path) for path in SOURCES))
+    """All identifiers of sources, and names in the frameworks' tables of settings."""
+    names = {word for path in (PACKAGE / "frameworks").rglob("*.yaml") for name in re.findall(
+        r"^ +([\w.-]+):", path.read_text(encoding="utf-8"), re.M) for word in name.split(".")}
+    return frozenset(names).union(*(words(path) for path in SOURCES))
 
 
 @cache

@@ -6,10 +6,9 @@ A folder or a file for each software, which writes and reads by one table of set
 
 Reading order of what they share: `settings` and `figures` (tables of settings, the figures of a
 plan that these say), `hosts` (which process goes to which device), `launchers` (what starts it
-there), `target` (the properties of a target, what is refused, its files), `targets`
-(:func:`nest.export`); `text` (shell, Python, JSON, TOML and YAML as text), `source` (a file with
-what the user says besides), `launches` (scripts that hand over a file), `reader`
-(:func:`nest.read`); `formats` and `running_file` (files with a better plan), `improvement` (what a
-plan is searched for, and the result; `improvement_text` its report), `improving`
-(:func:`nest.improve`).
+there), `target` (the properties of a target, what is refused, its files), `text` (shell, Python,
+JSON, TOML and YAML as text), `source` (a file with what the user says besides), `registry` (all
+software by name); `targets` (:func:`nest.export`); `launches` (scripts that hand over a file),
+`reader` (:func:`nest.read`); `improvement` (what a plan is searched for, and the result),
+`running_file` (a file with a better plan), `improving` (:func:`nest.improve`).
 """

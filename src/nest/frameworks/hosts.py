@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from pathlib import Path
 from typing import NamedTuple
 
 from nest.errors import InputError
 from nest.evaluation.ranks import Rank
 from nest.inputs.cluster import Cluster
+from nest.inputs.files import read_text
 from nest.units import runs_text, shorten
 
 MOST_PER_NODE = 16
@@ -192,6 +195,27 @@ def devices_of(hosts: str | None, ranks: str | None, per_node: int, where: str) 
     if sorted(by_rank) != list(range(len(rows))):
         raise InputError(f"{where}: allowed: each rank once, from 0")
     return tuple(by_rank[rank] for rank in range(len(rows)))
+
+
+def listed_beside(text: str, script: str | os.PathLike[str], each: int) -> Placed | None:
+    """Devices by rank, in a list of ranks or nodes that a script reads; None: it reads none.
+
+    Parameters
+    ----------
+    text, script : of the script, and its path.
+    each : devices of a node.
+
+    Raises
+    ------
+    InputError : a list that cannot be read.
+    """
+    for name in ("ranks", "hosts"):
+        if re.search(rf"\$(here|0)/{name}(?![\w.-])", text):
+            path = Path(os.path.abspath(script)).parent / name
+            rows = read_text(path)
+            return devices_of(None, rows, 1, str(path)) if name == "ranks" else devices_of(
+                rows, None, each, str(path))
+    return None
 
 
 def placed(

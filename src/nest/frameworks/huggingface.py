@@ -9,23 +9,19 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from nest.errors import InputError
 from nest.frameworks.deepspeed import read as deepspeed
 from nest.frameworks.megatron.translated import settings_of
-from nest.frameworks.settings import Plain, nested
+from nest.frameworks.settings import Plain, nested, tables_of
 from nest.frameworks.source import FileDescription, Source, understood
 from nest.inputs.files import read_text
 from nest.units import shorten
 
-NAMES = {"per_device_train_batch_size": "per_device_train_batch_size",
-         "micro_batch_size": "per_device_train_batch_size",
-         "gradient_accumulation_steps": "gradient_accumulation_steps", "bf16": "bf16",
-         "fp16": "fp16", "gradient_checkpointing": "gradient_checkpointing", "optim": "optim",
-         "optimizer": "optim"}
+NAMES: Mapping[str, str] = tables_of("trainer")["names"]
 """Arguments of the Trainer by the names of these files."""
 _LENGTHS = ("cutoff_len", "sequence_len")
 _ADAPTERS = {"finetuning_type": ("full",), "adapter": (None, "")}
@@ -34,30 +30,9 @@ _OFF = "disable_gradient_checkpointing"
 _READ = (*NAMES, *_LENGTHS, *_ADAPTERS, _OFF, "deepspeed")
 _OF_THE_FILE = (*_READ, "tf32")
 """Settings of these files that the user may set besides those of the JSON."""
-_AXOLOTL: Plain = {
-    "micro_batch_size": 1, "gradient_accumulation_steps": 1, "bf16": "auto", "fp16": False,
-    "gradient_checkpointing": False, "optimizer": "adamw_torch_fused", "sequence_len": 512,
-    "tf32": True}
-"""Defaults. Source: axolotl-ai-cloud/axolotl@067b021 src/axolotl/utils/schemas/training.py:71, 77,
-122, src/axolotl/utils/schemas/config.py:559, 565, 600, 665, 1780 (tf32: where the device has it).
-"""
-_LLAMA_FACTORY: Plain = {
-    "per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, "bf16": False,
-    "fp16": False, "gradient_checkpointing": False, _OFF: False, "optim": "adamw_torch",
-    "cutoff_len": 2048, "finetuning_type": "lora", "tf32": False}
-"""Defaults. Source: transformers==4.57.1 src/transformers/training_args.py:861, 887, 1068, 1077,
-1110, 1292 (adamw_torch_fused from PyTorch 2.8, which is priced alike), 1405;
-hiyouga/LLaMA-Factory@ff6d4d1 src/llamafactory/hparams/data_args.py:46,
-src/llamafactory/hparams/model_args.py:145, src/llamafactory/hparams/finetuning_args.py:464."""
-_ACCELERATE = {"zero_stage": "zero_optimization.stage",
-               "gradient_accumulation_steps": "gradient_accumulation_steps",
-               "gradient_clipping": "gradient_clipping",
-               "offload_optimizer_device": "zero_optimization.offload_optimizer.device",
-               "offload_param_device": "zero_optimization.offload_param.device"}
-"""Settings of accelerate's ``deepspeed_config``, and DeepSpeed's (accelerate==1.11.0
-src/accelerate/utils/dataclasses.py:1244 to 1283, DeepSpeedPlugin)."""
 _STAGE = 2
-"""ZeRO where they do not say. Source: the same file, line 1202."""
+"""ZeRO where a file of accelerate does not say: accelerate==1.11.0
+src/accelerate/utils/dataclasses.py:1202."""
 
 
 def read(source: Source) -> FileDescription:
@@ -71,7 +46,8 @@ def read(source: Source) -> FileDescription:
     notes: list[str] = []
     there = settings_of(_of_the_file(source, _OF_THE_FILE))
     axolotl = "base_model" in there
-    defaults = _AXOLOTL if axolotl else _LLAMA_FACTORY
+    defaults: Plain = tables_of("trainer")[
+        f"defaults_of_{'axolotl' if axolotl else 'llama_factory'}"]
     there = {name: value for name, value in there.items() if value is not None or name in _READ}
     for name, whole in _ADAPTERS.items():
         value = there.get(name, defaults.get(name))
@@ -146,7 +122,8 @@ def read_accelerate(source: Source) -> FileDescription:
             "sequence and model are not in a file of accelerate; `nest evaluate MODEL CLUSTER "
             "--stack fsdp --zero 3 --mbs N --global-batch N --seq-len N` prices FSDP with full "
             "sharding, --zero 2 what is not resharded, --recompute full activation checkpointing)")
-    known = {f"deepspeed_config.{name}": theirs for name, theirs in _ACCELERATE.items()}
+    known = {f"deepspeed_config.{name}": theirs for name, theirs in tables_of(
+        "accelerate")["names"].items()}
     file = "deepspeed_config.deepspeed_config_file"
     given = understood(there, (), "accelerate", source, notes, (
         *known, "mixed_precision", "num_processes", file))

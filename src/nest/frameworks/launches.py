@@ -16,7 +16,7 @@ from typing import NamedTuple
 from nest.errors import InputError
 from nest.frameworks import fsdp2
 from nest.frameworks.deepspeed import read as deepspeed
-from nest.frameworks.hosts import Placed, devices_of
+from nest.frameworks.hosts import Placed, devices_of, listed_beside
 from nest.frameworks.megatron import bridge
 from nest.frameworks.text.shell import ShellCommand, ShellScript
 from nest.frameworks.torchtitan import write as torchtitan
@@ -212,23 +212,12 @@ def places_beside(launch: LaunchedFile, text: str, script: str) -> Placed | None
     ------
     InputError : a list that cannot be read.
     """
+    if (found := listed_beside(text, script, launch.each)) is not None:
+        return found
     folder = Path(os.path.abspath(script)).parent
-
-    def there(name: str) -> bool:
-        return f"$here/{name}" in text or f"$0/{name}" in text
-
-    def listed(name: str) -> tuple[str, str]:
-        return read_text(folder / name), str(folder / name)
-
-    if there("ranks"):
-        rows, where = listed("ranks")
-        return devices_of(None, rows, 1, where)
-    if there("hosts"):
-        rows, where = listed("hosts")
-        return devices_of(rows, None, launch.each, where)
     for name in _HOSTS:
-        if there(name):
-            return _hosts(*listed(name))
+        if f"$here/{name}" in text:
+            return _hosts(read_text(folder / name), str(folder / name))
     return None
 
 

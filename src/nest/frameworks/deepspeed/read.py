@@ -15,7 +15,7 @@ from nest.errors import InputError, did_you_mean
 from nest.frameworks import settings as arguments
 from nest.frameworks.deepspeed.write import ARGUMENTS, JSON, MODEL, TRAINING
 from nest.frameworks.figures import Division, Span, configuration, job
-from nest.frameworks.settings import Plain, Setting, arguments_of, flat, known, plain
+from nest.frameworks.settings import Plain, Setting, arguments_of, flat, known, plain, tables_of
 from nest.frameworks.source import (
     MOST_PROBLEMS,
     FileDescription,
@@ -38,17 +38,10 @@ from nest.schedules.registry import chunks_at, is_folded
 from nest.units import shorten
 
 TABLES = (*ARGUMENTS, *MODEL, *TRAINING)
-ALIASES = {"checkpoint-activations": "deepspeed-activation-checkpointing",
-           "use-flash-attn": "use-flash-attn-v2", "use-flash-attn-v1": "use-flash-attn-v2"}
+_TABLE = tables_of("deepspeed")
+ALIASES: Mapping[str, str] = _TABLE["arguments"]["names"]
 READ = frozenset((*(one.name for one in TABLES), *ALIASES))
 """Arguments that are read."""
-OWN = frozenset((
-    "deepspeed", "deepspeed_config", "deepspeed-config", "deepspeed_mpi", "local_rank",
-    "vocab-file", "merge-file", "tokenizer-type", "tokenizer-model", "data-path", "train-samples",
-    "train-tokens", "lr-decay-tokens", "lr-warmup-tokens", "mlp-type", "split", "data-impl",
-    "checkpoint-num-layers", "checkpoint-in-cpu", "contigious-checkpointing",
-    "no-query-key-layer-scaling", "partition-activations", "aml-data-download-path"))
-"""Arguments of Megatron-DeepSpeed that change no cost, beside those of Megatron-LM."""
 _ADAM = ("adam", "adamw", "fusedadam", "deepspeedcpuadam")
 _OLD, _PARTED = "zero_optimization.cpu_offload", "activation_checkpointing.partition_activations"
 _TYPE, _MOMENTUM = "optimizer.type", "optimizer.params.momentum"
@@ -58,38 +51,17 @@ _PIN, _TORCH_ADAM = f"{_ZERO}offload_optimizer.pin_memory", "optimizer.params.to
 _BUCKET = f"{_ZERO}reduce_bucket_size"
 _PREFETCH, _LIVE, _PERSISTENT = (f"{_ZERO}stage3_{name}" for name in (
     "prefetch_bucket_size", "max_live_parameters", "param_persistence_threshold"))
-_DEFAULTS = {_BUCKET: 5 * 10**8, _PREFETCH: 5 * 10**7, _LIVE: 10**9, _PERSISTENT: 10**5}
-"""Numbers of elements. Source: deepspeed/runtime/zero/config.py:118 to 245."""
-PLAIN_NAMES = {f"{_ZERO}{name}": f"{_ZERO}stage3_{name}" for name in (
-    "prefetch_bucket_size", "param_persistence_threshold", "model_persistence_threshold",
-    "max_live_parameters", "max_reuse_distance", "gather_16bit_weights_on_model_save",
-    "module_granularity_threshold", "use_all_reduce_for_fetch_params", "allgather_sequential")} | {
-        "bfloat16.enabled": "bf16.enabled"}
-"""Names of fields, which are as good as their aliases (deepspeed/runtime/zero/config.py:222 to 285;
-deepspeed/runtime/config_utils.py:109, which it takes by both names), and an old one
-(deepspeed/runtime/precision_config.py:31)."""
-TRAINER = {"per_device_train_batch_size": "train_micro_batch_size_per_gpu",
-           "gradient_accumulation_steps": "gradient_accumulation_steps",
-           "bf16": "bf16.enabled", "fp16": "fp16.enabled"}
-"""Arguments of Hugging Face's Trainer, and the settings that it fills in by them where they are
-"auto"; others than its arguments it refuses (transformers==4.57.1
-src/transformers/integrations/deepspeed.py:128 to 205). A number format that the JSON does not have
-follows the arguments too (accelerate==1.11.0 src/accelerate/utils/dataclasses.py:1378 to 1409)."""
-AUTOS = frozenset((*TRAINER.values(), "train_batch_size", "gradient_clipping", "amp.enabled",
-                   "amp.opt_level", "pipeline.stages", _BUCKET, _PREFETCH, _PERSISTENT))
-"""Settings that may be "auto": that the Trainer fills in too, or DeepSpeed (``pipeline.stages``:
-deepspeed/runtime/config.py:275). What it makes of a model's width (the same file, 207 to 255:
-``reduce_bucket_size`` hidden^2, ``stage3_prefetch_bucket_size`` 0.9 hidden^2,
-``stage3_param_persistence_threshold`` 10 hidden) is priced as the defaults. Its buckets hold less
-up to a width of 22,360, and its parameters that stay whole are vectors."""
+_DEFAULTS: Mapping[str, int] = _TABLE["defaults"]
+PLAIN_NAMES: Mapping[str, str] = _TABLE["names"]
+TRAINER: Mapping[str, str] = _TABLE["trainer"]["names"]
+"""Arguments of Hugging Face's Trainer, and the settings that it fills in by them."""
+AUTOS = frozenset((*TRAINER.values(), *_TABLE["trainer"]["auto"].split()))
+"""Settings that may be "auto"."""
 _FORMATS = {"bf16.enabled": "bf16", "fp16.enabled": "fp16"}
 _RECOMPUTE, _OPTIM = "gradient_checkpointing", "optim"
 """Arguments of the same: each layer is recomputed; the optimizer, where the JSON has none."""
 _TRAINERS = (*TRAINER, _RECOMPUTE, _OPTIM)
-_OPTIMIZERS = {"adamw_torch": "adam", "adamw_torch_fused": "adam", "adamw_hf": "adam",
-               "adamw_apex_fused": "adam", "sgd": "sgd"}
-"""Values of ``--optim`` of the same that have a price (src/transformers/training_args.py:147;
-adamw_hf: of older versions), where the JSON has no optimizer."""
+_OPTIMIZERS: Mapping[str, str] = _TABLE["trainer"]["optim"]
 
 
 def read(source: Source) -> FileDescription:
@@ -263,7 +235,7 @@ def _arguments(source: Source, trainer: Plain, notes: list[str]) -> tuple[Plain,
     wanted = {one.name for one in (TABLES if megatron else ARGUMENTS)}
     rest = [name for name in found if name not in wanted]
     if megatron:
-        costless = table.free | table.small | OWN
+        costless = table.free | table.small | {*_TABLE["arguments"]["free"].split()}
         strange = [name for name in rest if name not in costless]
         problems = [f"--{unread(shorten(name)[1:-1], did_you_mean(name, wanted))}"
                     for name in strange[:MOST_PROBLEMS]]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nest.errors import InputError
-from nest.frameworks.hosts import Placed, devices_of
+from nest.frameworks.hosts import Placed, listed_beside
 from nest.frameworks.megatron import read as megatron
 from nest.frameworks.settings import arguments_of, known
 from nest.frameworks.text.shell import ShellCommand, ShellScript
@@ -336,12 +336,4 @@ def world_of(launcher: Mapping[str, str], where: str) -> int:
 
 def placed_beside(path: str | os.PathLike[str], launcher: Mapping[str, str]) -> Placed | None:
     """Places in the files that an exported script reads."""
-    text = read_text(path)
-    folder = Path(os.fspath(path)).parent
-    for name in ("hosts", "ranks"):
-        if f'"$here/{name}"' in text:
-            listed = read_text(folder / name)
-            if name == "ranks":
-                return devices_of(None, listed, 1, str(folder / name))
-            return devices_of(listed, None, int(launcher.get("each", "1")), str(folder / name))
-    return None
+    return listed_beside(read_text(path), path, int(launcher.get("each", "1")))
