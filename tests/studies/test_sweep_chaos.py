@@ -269,13 +269,14 @@ def test_names_of_a_store_are_no_paths(tmp_path):
     base = sqlite3.connect(path)
     questions = [one for one, in base.execute("SELECT question FROM answers")]
     base.execute("DELETE FROM answers")
-    for question, name in zip(questions, ("x/../../../victim", str(victim), b"\xff"), strict=True):
+    for question, name in zip(questions, ("x/../../victim", str(victim), b"\xff"), strict=True):
         base.execute("INSERT INTO claims VALUES (?, ?)", (question, name))
     base.commit()
     base.close()
-    (tmp_path / "out" / f"{FILE}-owner-{'0' * 16}").symlink_to(victim)
+    link = tmp_path / "out" / f"{FILE}-owner-{'0' * 16}"
+    link.symlink_to(victim)
     assert asked(study, tmp_path / "out").complete
-    assert victim.read_text() == "precious"
+    assert victim.read_text() == "precious" and link.is_symlink()  # nothing was opened over it
 
 
 @pytest.mark.parametrize("statement", [
@@ -304,17 +305,25 @@ def test_a_store_is_no_link(tmp_path):
     assert victim.read_text() == "1" and not (tmp_path / "absent").exists()
 
 
-def test_the_study_of_a_store_opens_no_file(tmp_path):
+@pytest.mark.parametrize("change", [
+    lambda path: {"model": path}, lambda path: {"cluster": path},
+    lambda path: {"cluster": {"base": path}},
+    lambda path: {"axes": {"cluster": [{"base": {"base": path}}]}},
+    lambda path: {"job": {"global_batch": 8, "seq_len": 64, "stack": path}}])
+def test_the_study_of_a_store_opens_no_file(tmp_path, monkeypatch, change):
     secret = tmp_path / "secret.json"
-    secret.write_text('{"layers": "hunter2"}')
+    secret.write_text('{"layers": "hunter2", "name": "hunter2"}')
     asked(grid(3), tmp_path)
     base = sqlite3.connect(tmp_path / FILE)
     base.execute("UPDATE studies SET text = ?", (json.dumps(
-        {**grid(3), "model": str(secret)}),))
+        {**grid(3), **change(str(secret))}),))
     base.commit()
     base.close()
+    opened = []
+    monkeypatch.setattr("nest.inputs.sources.read_description", lambda *given: opened.append(given))
     with pytest.raises(InputError, match=r"answers.db: cannot be read \(the study is not that "):
         stored(tmp_path)
+    assert not opened
 
 
 @pytest.mark.parametrize("change", [
