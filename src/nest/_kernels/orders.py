@@ -32,6 +32,7 @@ GROUPED = _which(lambda one: isinstance(one, Path) and one.grouped)
 LOOPED = _which(lambda one: isinstance(one, Path) and one.placement == "looped")
 FOLDED = _which(lambda one: one.placement == "folded")
 CROSSED = _which(lambda one: one.placement == "crossed")
+LISTED = _which(lambda one: isinstance(one, Path) and one.listed)
 GATHERS = _which(lambda one: isinstance(one, Path) and one.most_zero > 2)
 
 
@@ -133,8 +134,9 @@ def ahead_of(schedule, p, v, m, group, s, d):
 _write = _no_order
 for _number, _one in enumerate(SCHEDULES.values()):
     if isinstance(_one, Path):
-        _write = _or_write(_number, form(_one.write), _write)
-    if _one.ahead is not orders.all_ahead:
+        _write = _or_write(
+            _number, form(orders.write_folded if _one.listed else _one.write), _write)
+    if _one.ahead not in (None, orders.all_ahead):
         ahead_of = _or_count(_number, form(_one.ahead), ahead_of)
 
 

@@ -342,6 +342,11 @@ def write_combined(p: int, v: int, m: int, group: int, order: Order) -> None:
     in_turn(p, v, m, group, 2, 1, order)
 
 
+def write_folded(p: int, v: int, m: int, group: int, order: Order) -> None:
+    """No passes, but where chunks in a V are."""
+    folded(p, order)
+
+
 def write_looped_bfs(p: int, v: int, m: int, group: int, order: Order) -> None:
     """GPipe, or Looped BFS."""
     looped(p, v, order)

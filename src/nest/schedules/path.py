@@ -28,7 +28,10 @@ class Path(Traits):
     """
 
     write: Write
-    ahead: Ahead = orders.all_ahead
+    ahead: Ahead | None = None
+    """None: the kernels count them."""
+    listed: bool = False
+    """The kernels do not compile ``write``: they are given its codes. All ranks run as many."""
     repeats: bool = True
     """A few groups of micro-batches hold the most."""
     split: bool = False

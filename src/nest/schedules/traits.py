@@ -49,12 +49,14 @@ class Traits:
     """One stage may have it, with one chunk."""
     rounds: int = 0
     """Micro-batches at the least, in multiples of the stages."""
+    lean: bool = False
+    """Stages may hold fewer micro-batches than under 1F1B."""
     most_zero: int = 3
     """Largest ZeRO stage: parameters that are gathered for every pass are not priced between the
     parts of a backward."""
     written: str = ""
     """Pattern of cells that name it in tables of runs."""
-    names: Mapping[str, str] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict, hash=False)
     """What a framework calls it, by the name of the export target."""
 
     @property

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +18,7 @@ from nest.inputs.capabilities import Capabilities
 from nest.inputs.space import SearchSpace
 from nest.model import Chain
 from nest.records import CANDIDATE, EXCHANGED, LINK, PARTS, PIPE, columns, rows_of
+from nest.schedules.path import Path
 from nest.schedules.registry import (
     BEYOND,
     SCHEDULES,
@@ -90,6 +91,22 @@ def pipelines(
                     found += [Pipeline(name, pp, vpp, times)
                               for times in (TIMES if larger else TIMES[:1])]
     return sorted(found, key=lambda one: (one.times, one.group))  # larger groups seldom gain
+
+
+def _given(listed: list[Pipeline], m: int) -> dict[str, NDArray[Any]]:
+    """``given`` and ``given_from`` of :class:`nest.search.problems.Pipelines`."""
+    codes, begin, at = [np.zeros(1, dtype=np.int8)], np.full(len(listed), -1, dtype=np.int64), 1
+    for n, one in enumerate(listed):
+        path = SCHEDULES[one.schedule]
+        if isinstance(path, Path) and path.listed:
+            codes.append(_codes(path, one.pp, m, one.vpp))
+            begin[n], at = at, at + len(codes[-1])
+    return {"given": np.concatenate(codes), "given_from": begin}
+
+
+@lru_cache(maxsize=64)
+def _codes(path: Path, pp: int, m: int, vpp: int) -> NDArray[np.int8]:
+    return np.array(path.order(pp, m, vpp).codes, dtype=np.int8)
 
 
 def _may_run(name: str, chain: Chain) -> bool:
@@ -343,6 +360,7 @@ class Alike:
                 first=known.first[chosen], last=known.last[chosen],
                 longest=known.longest[chosen], widest=known.widest[chosen]),
             **listed._asdict(),
+            **_given([self.listed[k] for k in chosen.tolist()], outer.micro_batches),
             cut=np.array([known.free.get(k, every) for k in chosen.tolist()]).reshape(
                 -1, len(every)),
             asked=asked.code, floor=asked.floor, apart=rows_of(PARTS, f.prices.apart),

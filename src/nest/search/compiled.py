@@ -288,6 +288,7 @@ def _warm(kernels: Kernels, names: Collection[str]) -> None:
             last=0, longest=0, widest=0),
         apart=np.zeros((1, 1, 2), PARTS), repeated=np.zeros(2, np.bool_), begin=zero,
         load=zero, layouts=zero, body=np.arange(2),
+        given=np.zeros(1, np.int8), given_from=zero,
         asked=zero, floor=one, cut=np.ones((1, 2), np.bool_),
         heaviest=zero, seen=np.zeros((1, 3, 5, 2), np.int16),
         run=zero, until=zero, least_seen=np.zeros((1, 3, 5, 2), np.int16),

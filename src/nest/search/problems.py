@@ -136,6 +136,11 @@ class Pipelines(NamedTuple):
     """(runs,) layout behind each run."""
     least_seen: NDArray[np.int16]
     """(runs, 3, 5, T) the least of each run."""
+    given: NDArray[np.int8]
+    """Codes of the passes of pipelines whose orders are listed (:class:`nest.schedules.path.Path`).
+    """
+    given_from: Ints
+    """(Q,) where those of a pipeline begin; -1: it has none."""
     asked: Ints
     """(n,) codes of :class:`nest.search.totals.OpenChoices`."""
     floor: Floats

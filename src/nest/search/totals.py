@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from nest.costs.choices import FULL
 from nest.schedules.chunk import STATE_RESIDENT, STATE_SLOWED
-from nest.schedules.registry import most_zero
+from nest.schedules.registry import SCHEDULES, most_zero
 from nest.search import compiled
 from nest.search.columns import FIRST, POLICY, ROW, WAY
 from nest.search.distinct import least_of
@@ -151,7 +151,8 @@ class Totals:
             fast=self._fast, lean=self._lean,
             row_way=row_way, row_policy=row_policy, way_policy=way_policy,
             warm=np.stack([_least_warm(shapes, deepest, x) for x in (False, True)]),
-            deepest=deepest, copies=f.copies, micro_batches=outer.micro_batches,
+            deepest=deepest, copies=f.copies,
+            micro_batches=1 if self._lean_orders else outer.micro_batches,
             limit_bytes=max(f.limit, 1.0))
 
     def questions(self, number: int, shapes: Shapes, limit: float = math.inf) -> OpenChoices:
@@ -168,6 +169,11 @@ class Totals:
         return float(self._ask(
             self._sums(number, shapes), math.inf, np.empty(0, np.int64), np.empty((0, 3)),
             np.empty((0, 2), np.int64))[1])
+
+    @cached_property
+    def _lean_orders(self) -> bool:
+        """Whether stages may hold fewer micro-batches than under 1F1B: one at the least."""
+        return any(SCHEDULES[one.schedule].lean for one in self.formulation.part.pipelines)
 
     @cached_property
     def _zeros(self) -> Bools:

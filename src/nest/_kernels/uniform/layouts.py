@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from nest._kernels import inlined, leaf
-from nest._kernels.orders import ahead_of, copies_of, together_of
+from nest._kernels.orders import LISTED, ahead_of, copies_of, is_in, together_of
 from nest._kernels.pipeline import SLACK
 from nest._kernels.uniform.bound import (
     StageSums,
@@ -19,10 +19,22 @@ from nest._kernels.uniform.bound import (
     way_of,
 )
 from nest._kernels.uniform.decided import is_decided, look_at, note_bytes
+from nest.schedules.passes import FORWARD, PASSES
 
 # Layers by kind of ``Pipelines.seen``: of all chunks but the last, of the first chunk, of the last,
 # in front of the stage, behind it.
 REST, FIRST, LAST, FRONT, BEHIND = range(5)
+
+
+@leaf
+def _counted(pipelines, k, m, s, d):
+    """:func:`nest._kernels.orders.ahead_of` of an order that pipeline k is given."""
+    i, count = pipelines.given_from[k] + s * 3 * pipelines.pipe[k].vpp * m, 0
+    while pipelines.given[i] % PASSES == FORWARD:
+        if pipelines.given[i] // PASSES == d:
+            count += 1
+        i += 1
+    return count
 
 
 @leaf
@@ -39,7 +51,8 @@ def has_room(degrees, pipelines, work, k, top):
     if times[0, 0] == 0:
         for s in range(p):
             for d in range(v):
-                times[s, d] = ahead_of(pipe.schedule, p, v, m, pipe.group, s, d)
+                times[s, d] = _counted(pipelines, k, m, s, d) if is_in(pipe.schedule, LISTED) else (
+                    ahead_of(pipe.schedule, p, v, m, pipe.group, s, d))
     left, bytes_each = copies * (pipelines.body[1] - pipelines.body[0]), degrees.limit_bytes / SLACK
     top -= ends_of(pipe.schedule, body)
     each = body.seconds - (body.hidden if together_of(pipe.schedule) else 0.0)

@@ -8,6 +8,7 @@ from nest._kernels.orders import (
     CROSSED,
     FOLDED,
     GROUPED,
+    LISTED,
     copies_of,
     is_all_forward,
     is_in,
@@ -34,6 +35,15 @@ def few_in(pipe, m):
 
 
 @leaf
+def take_order(pipelines, k, p, count, order):
+    """The order that pipeline k is given, of ``count`` passes a rank."""
+    for i in range(p * count):
+        order.codes[i] = pipelines.given[pipelines.given_from[k] + i]
+    for s in range(p + 1):
+        order.rows[s] = s * count
+
+
+@leaf
 def passes_of(pipelines, work, k, m, few):
     """Passes of the first and the last ``few`` of m micro-batches in pipeline k."""
     pipe, now, all_count = pipelines.pipe[k], work.now[0], few >= m
@@ -45,6 +55,8 @@ def passes_of(pipelines, work, k, m, few):
             now.few_of = k + 1
         work.write_order(pipe.schedule, pipe.pp, pipe.vpp, few, pipe.group, (m - few) // pipe.group,
                       order)
+        if is_in(pipe.schedule, LISTED):
+            take_order(pipelines, k, pipe.pp, 3 * pipe.vpp * m, order)
     return order
 
 
