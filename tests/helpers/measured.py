@@ -1,14 +1,31 @@
-"""NEST's own table of measured runs, priced once."""
+"""Tables of measured runs, priced once: the one that comes with NEST, and those of ``bench``."""
 
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 
+from nest.evaluation.evidence import Measured
 from nest.measured import validation
 from nest.measured.validation import PricedRun
+from nest.measured.validation.ranges import evidence as evidence_of
+
+ROOT = Path(__file__).parents[2]
+EVIDENCE = ROOT / "src" / "nest" / "catalog" / "evidence.csv"
+OTHERS = ("automodel", "hybrid", "known", "larger", "long", "torchtitan")
+"""Tables in ``bench``, to which nothing is fitted."""
 
 
 @cache
 def rows() -> list[PricedRun]:
     """All rows of the table, priced with the figures of the catalog."""
     return validation.price(validation.read())
+
+
+@cache
+def evidence() -> dict[str, list[Measured]]:
+    """The measured configurations of all tables, as the catalog's table of evidence has them."""
+    found = evidence_of(rows(), fitted=True)
+    others = [validation.read(ROOT / "bench" / f"{name}_runs.csv") for name in OTHERS]
+    more = evidence_of(validation.price([run for runs in others for run in runs]), fitted=False)
+    return {name: [*found.get(name, []), *more.get(name, [])] for name in sorted({*found, *more})}

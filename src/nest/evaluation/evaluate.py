@@ -13,7 +13,7 @@ import numpy as np
 from nest.costs.compute import peak_flops
 from nest.costs.network.collectives import ALGORITHMS, algorithm
 from nest.evaluation.breakdown import bottleneck, breakdown, slowest
-from nest.evaluation.confidence import confidence, crowded, doubts
+from nest.evaluation.confidence import crowded, doubts, sureness
 from nest.evaluation.feasibility import check, shortages
 from nest.evaluation.plans import Inputs, Parallelism, Plan, Stage, StageMemory, StageTime
 from nest.evaluation.ranks import stage_by_stage
@@ -90,6 +90,7 @@ def priced(chain: Chain, cluster: Cluster, job: Job, configuration: Configuratio
     used = configuration.stages[-1].devices[1]
     broken, needs = not_runnable(chain, job, configuration), launch_needs(
         chain, job, configuration)
+    known = sureness(time.total, chain, cluster, job, configuration)
     return Plan(
         step_time_s=time.total,
         samples_per_s=samples,
@@ -99,7 +100,8 @@ def priced(chain: Chain, cluster: Cluster, job: Job, configuration: Configuratio
         problems=problems,
         optimal=False,
         lower_bound_s=None,
-        confidence=confidence(time.total, chain, cluster, job, configuration.pp),
+        evidence=known.evidence,
+        confidence=known.confidence,
         doubts=(*doubts(chain, cluster, job, configuration.offload),
                 *crowded(configuration, stages, cluster, job.memory_margin)),
         runnable=_runnable(chain, job, broken),

@@ -5,7 +5,7 @@ Units: seconds, bytes, samples (sequences). Ranges are half-open.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -176,15 +176,51 @@ class BetterBatch(Written):
     faster: float = Field(description="share of the plan's seconds per sequence that it saves")
 
 
-class Confidence(Written):
-    """Accuracy of prices with the plan's stack against measured runs."""
+Word = Literal["measured", "between", "extrapolated", "never measured"]
 
-    low_s: float = Field(description="step_time_s times measured over priced seconds, their 5th "
-                         "percentile")
-    high_s: float = Field(description="the same, their 95th percentile")
+
+class LikeRun(Written):
+    """A measured configuration near to a plan."""
+
+    group: str = Field(description="of the table of runs: the source of the measurement")
+    model: str
+    device: str
+    devices: int
+    tp: int
+    pp: int
+    cp: int
+    ep: int
+    precision: str
+    distance: float = Field(description="from the plan; docs/accuracy.md says what it counts")
+    error: float = Field(description="priced over measured seconds, less 1")
+
+
+class Evidence(Written):
+    """The measured runs that speak for a price."""
+
+    word: Word = Field(
+        description="measured: a run is like the plan; between: the stack has runs with each of "
+        "its properties, but none like it; extrapolated: it has a property that no run of the "
+        "stack has; never measured: the stack has no runs")
+    configurations: int = Field(description="measured configurations of the stack")
+    like: int = Field(description="of these, like the plan")
+    nearest: tuple[LikeRun, ...] = Field(description="the nearest, nearest first")
+    missed: float | None = Field(
+        description="median error of the prices of runs like it, else of all of the stack; null: "
+        "there are none")
+    fitted: bool = Field(
+        False, description="figures were fitted to some of these; false: to none of them")
+
+
+class Confidence(Written):
+    """The range of the seconds of a step."""
+
+    low_s: float = Field(description="nine of ten measured steps are expected above it and below "
+                         "high_s")
+    high_s: float
     configurations: int = Field(description="configurations measured")
     beyond: tuple[str, ...] = Field(description="properties of the plan that none of them had; "
-                                    "the range holds where this is empty")
+                                    "each widens the range")
 
 
 class Inputs(Description):
@@ -212,8 +248,11 @@ class Plan(Shown):
         None, description="step_time_s / lower_bound_s, less 1; 0 where the search ran to its "
         "end, null where nothing was searched"
     )
+    evidence: Evidence | None = Field(
+        None, description="which measured runs are like the plan; null: of an older version"
+    )
     confidence: Confidence | None = Field(
-        None, description="how near such prices were to measured runs; null: not known"
+        None, description="how far off the price may be; null: of an older version"
     )
     doubts: tuple[str, ...] = Field(
         (), description="why the price may be far off, a sentence each; empty: see confidence"

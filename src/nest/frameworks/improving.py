@@ -255,10 +255,8 @@ def improvement_text(
     else:
         more = "" if found.faster is None else f"; {100 * found.faster:+.1f} %"
         page.fact("Better", speed(found.plan) + more)
-        if found.plan.confidence is not None:
-            page.fact("Expected", sure(found.plan, found.plan.confidence))
-        if found.plan.doubts:
-            page.fact("Evidence", "; ".join(found.plan.doubts))
+        for name, text in sure(found.plan):
+            page.fact(name, text)
         page.fact("Optimal", proved(found.plan))
         for need in found.plan.launch_needs:
             page.fact("Launch", need.sentence)

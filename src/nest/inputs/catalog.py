@@ -10,7 +10,7 @@ from importlib import resources
 from typing import Any, Literal
 
 from nest.errors import InputError
-from nest.inputs.files import parse_text
+from nest.inputs.files import csv_rows, parse_text
 from nest.units import shorten
 
 Section = Literal["models", "clusters", "devices", "stacks"]
@@ -49,6 +49,20 @@ def link_kinds() -> dict[str, dict[str, Any]]:
 def formats() -> dict[str, dict[str, Any]]:
     """Figures of number formats by name, with their sources, which the reader must not change."""
     return dict(_read("formats.yaml"))
+
+
+@cache
+def evidence() -> tuple[dict[str, str], ...]:
+    """Rows of the table of priced and measured configurations, which the reader must not change."""
+    entry = resources.files("nest") / "catalog" / "evidence.csv"
+    (_, head), *rows = csv_rows(entry.read_text(encoding="utf-8"), "catalog/evidence.csv")
+    return tuple(dict(zip(head, cells, strict=True)) for _, cells in rows)
+
+
+@cache
+def measured_stacks() -> frozenset[str]:
+    """Names that the table of evidence has, as the ``runs`` of a stack."""
+    return frozenset(row["stack"] for row in evidence())
 
 
 def list_models() -> tuple[str, ...]:

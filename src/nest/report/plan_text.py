@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import groupby
 
-from nest.evaluation.plans import Confidence, Plan
+from nest.evaluation.plans import Evidence, Plan
 from nest.inputs.cluster import Cluster
 from nest.inputs.configuration import Configuration
 from nest.inputs.space import SearchSpace
@@ -90,8 +91,6 @@ def plan_text(
         page.fact("Capacity", "an expert takes "
                   f"{'exactly' if plan.inputs.job.expert_padding else 'at most'} {limit:g} times "
                   "the mean of the tokens of a device; others are dropped (expert_capacity)")
-    if plan.confidence is not None:
-        page.fact("Expected", sure(plan, plan.confidence))
     if plan.search is not None:
         page.fact("Optimal", proved(plan))
         if plan.search.left_out:
@@ -123,14 +122,38 @@ def searched(plan: Plan) -> str:
             f"peak memory {format_bytes(s.peak_bytes, 3)}")
 
 
-def sure(plan: Plan, known: Confidence) -> str:
-    """The range of step times that errors of measured runs suggest."""
-    text = (f"{format_seconds(known.low_s, 3)} to {format_seconds(known.high_s, 3)} per step in 9 "
-            f"of 10 cases, by the errors of {known.configurations} measured configurations of "
-            f"{plan.inputs.job.stack.name}")
-    if known.beyond:
-        text += f"; less certain, because never measured: {', '.join(known.beyond)}"
-    return text
+def sure(plan: Plan) -> list[tuple[str, str]]:
+    """What speaks for the price of a plan, and the range of step times that follows from it."""
+    known, found = plan.confidence, []
+    words = [] if plan.evidence is None else [*_spoken(plan, plan.evidence)]
+    if words or plan.doubts:
+        found.append(("Evidence", "; ".join([*words, *plan.doubts])))
+    if known is not None:
+        found.append(("Expected", f"{format_seconds(known.low_s, 3)} to "
+                      f"{format_seconds(known.high_s, 3)} per step in 9 of 10 cases"))
+    return found
+
+
+def _spoken(plan: Plan, known: Evidence) -> Iterator[str]:
+    """The measured runs like a plan, in words."""
+    name = plan.inputs.job.stack.name
+    beyond = plan.confidence.beyond if plan.confidence is not None else ()
+    if beyond:
+        yield f"{known.word}, because not among {known.configurations} measured configurations " \
+              f"of {name}: {', '.join(beyond)}"
+    elif known.configurations:
+        yield f"{known.word}: {known.like} of {known.configurations} measured configurations of " \
+              f"{name} are like it"
+    else:
+        yield known.word
+    for near in known.nearest[:1]:
+        degrees = ", ".join(f"{degree} {value}" for degree in ("tp", "pp", "cp", "ep")
+                            if (value := getattr(near, degree)) > 1)
+        yield f"nearest: {near.model} on {near.devices:,} {near.device}, {near.precision}" + (
+            f", {degrees}" if degrees else "")
+    if known.missed is not None:
+        yield f"prices of {'these' if known.like else 'all'} missed {100 * known.missed:.1f} % " \
+              f"in the median{'' if known.fitted else ', fitted to none of them'}"
 
 
 def proved(plan: Plan) -> str:
@@ -178,8 +201,8 @@ def _problems(page: Page, plan: Plan) -> None:
 
 def _choices(page: Page, plan: Plan) -> None:
     p, job = plan.parallelism, plan.inputs.job
-    if plan.doubts:
-        page.fact("Evidence", "; ".join(plan.doubts))
+    for name, text in sure(plan):
+        page.fact(name, text)
     what = f"pp {p.pp} x blocks of {blocks(plan.configuration)} x outer_dp {p.outer_dp}"
     virtual = f", vpp {p.vpp}" if p.vpp > 1 else ""
     groups = f" in groups of {p.group} micro-batches" if p.group is not None else ""

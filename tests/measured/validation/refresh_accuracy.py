@@ -11,6 +11,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2] / "helpers"))
 
 from accuracy import GOLDEN, golden, measured, worse, write  # noqa: E402
+from measured import EVIDENCE, evidence  # noqa: E402
+
+from nest.measured.validation.ranges import to_csv  # noqa: E402
 
 
 def main() -> None:
@@ -24,6 +27,7 @@ def main() -> None:
             print(f"{name}: median error {_shown(old)}, now {_shown(new)}")
     for sentence in worse(before, now):
         print(f"worse: {sentence}")
+    EVIDENCE.write_text(to_csv(evidence()), encoding="utf-8")
     write(now)
     print(f"written: {GOLDEN.name}")
 

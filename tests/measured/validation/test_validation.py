@@ -356,7 +356,10 @@ def test_the_own_table() -> None:
     ("NeMo 24.07", "", "megatron-core-2024"),
     ("NeMo (24.03/24.05)", "", "megatron-core-2024"),
     ("Megatron-Bridge 26.04", "", "megatron-bridge"),
-    ("something of my own", "", "megatron-core"),
+    ("Megatron-LM core_v0.9.0", "", "megatron-core"), ("Megatron-LM", "", "megatron-core"),
+    ("something of my own", "", "unknown"), ("nanotron (2025-02)", "", "unknown"),
+    ("Megatron-LM-like", "", "unknown"), ("Megatron-DeepSpeed (our fork)", "", "unknown"),
+    ("Primus (Megatron-LM) on ROCm", "", "unknown"), ("MaxText (JAX)", "", "maxtext"),
     ("fsdp", "", "fsdp"),
 ])
 def test_stacks_follow_from_the_framework(framework: str, group: str, name: str) -> None:
@@ -372,7 +375,7 @@ def test_provisional_figures_are_complete() -> None:
 def test_software_that_the_catalog_lacks() -> None:
     trainer, eager = stack("llama-3"), stack("torchtitan-eager")
     assert stack_name("llama-3") == trainer.name == "llama-3"
-    assert not trainer.wide_ring and trainer.calibration is None
+    assert not trainer.wide_ring and trainer.runs == "llama-3"
     assert trainer.memory_derate == eager.memory_derate
     opt = stack(stack_name("metaseq"))
     assert opt.split_inputs and opt.gemm_derate == stack("llm-foundry").devices["a100"].gemm_derate

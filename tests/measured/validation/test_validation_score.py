@@ -13,7 +13,6 @@ import pytest
 from command_line import run
 from test_validation_tables import table
 
-from nest.inputs import load_stack
 from nest.measured import validation
 from nest.measured.validation import PricedRun, Report
 from nest.measured.validation.score import mean, median, ordered, ranks, score, spearman
@@ -205,9 +204,7 @@ def test_the_command_prints_a_document(capsys: pytest.CaptureFixture[str]) -> No
     row = found["rows"][0]
     assert row["error"] == pytest.approx(row["predicted_s"] / row["measured_s"] - 1)
     assert row["memory_measured_gb"] == 66.55
-    known = load_stack("megatron-core-serial").calibration
-    assert (row["low_s"], row["high_s"]) == pytest.approx(
-        (row["predicted_s"] * known.low, row["predicted_s"] * known.high))
+    assert row["low_s"] < row["measured_s"] < row["high_s"] < 1.3 * row["low_s"]
 
 
 def test_the_command_writes_a_table_and_a_picture(

@@ -13,7 +13,7 @@ from nest.inputs.cluster import Cluster, Level
 from nest.inputs.device import Device, resolve_device
 from nest.inputs.job import Stack, resolve_stack
 from nest.inputs.loading import load_cluster, load_device, load_stack
-from nest.measured.validation.cells import first_match, tables
+from nest.measured.validation.cells import tables
 from nest.units import shorten
 
 RACK = 72  # most devices of one NVLink domain of an NVL72 rack
@@ -138,7 +138,11 @@ def cluster(found: Shape, with_device: Device) -> Cluster:
 
 _GROUPS = {"vtrain_multi": "vtrain"}
 """Stacks of groups that their framework does not identify."""
-_DEFAULT = "megatron-core"
+UNKNOWN = "unknown"
+"""The stack of software that none describes."""
+_RELEASE = r"(?: (?:core_|core )?[rv]?\d[\w.]*| dev)?(?: \((?:mlperf v)?[\d./-]+\))?"
+
+
 def stack_name(
     framework: str, group: str = "", precision: str = "", notes: str = "", source: str = ""
 ) -> str:
@@ -155,7 +159,8 @@ def stack_name(
     known = words if words in tables()["stacks"] else catalog.find("stacks", words)
     if known is not None:
         return known
-    name = first_match("stack_patterns", words) or _DEFAULT
+    name = next((stack for mark, stack in tables()["stack_patterns"]
+                 if re.fullmatch(mark.replace("RELEASE", _RELEASE), words)), UNKNOWN)
     if name == "llm-foundry" and re.search(r"\bPURE\b", precision):
         return "llm-foundry-pure"
     if name == "torchtitan" and "compile" not in notes and "float8" not in notes:

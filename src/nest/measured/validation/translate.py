@@ -18,7 +18,15 @@ from nest.inputs.model import Model
 from nest.inputs.space import Dispatcher
 from nest.measured.validation.cells import first_match, precision, recompute
 from nest.measured.validation.degrees import configuration
-from nest.measured.validation.hardware import Shape, cluster, device, shape, stack, stack_name
+from nest.measured.validation.hardware import (
+    UNKNOWN,
+    Shape,
+    cluster,
+    device,
+    shape,
+    stack,
+    stack_name,
+)
 from nest.measured.validation.runs import Run, named_model
 from nest.model import build_chain
 
@@ -159,6 +167,8 @@ def facts(run: Run) -> Facts:
                 run.real("inter_node_gbps_per_gpu"))
     name = stack_name(run.framework, run.group, run.text("precision"), run.notes,
                       run.text("source"))
+    if name == UNKNOWN:
+        remarks.append(f"no stack describes {run.framework}: priced as {UNKNOWN}")
     if run.degree("ep") > 1 and not run.text("dispatcher"):
         remarks.append(f"dispatcher not stated: {stack(name).dispatcher}, the stack's")
     if CAPACITY.search(_words(run)):
