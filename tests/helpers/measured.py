@@ -23,9 +23,15 @@ def rows() -> list[PricedRun]:
 
 
 @cache
+def other_rows() -> list[PricedRun]:
+    """The same of the other tables."""
+    return validation.price([run for name in OTHERS for run in validation.read(
+        ROOT / "bench" / f"{name}_runs.csv")])
+
+
+@cache
 def evidence() -> dict[str, list[Measured]]:
     """The measured configurations of all tables, as the catalog's table of evidence has them."""
     found = evidence_of(rows(), fitted=True)
-    others = [validation.read(ROOT / "bench" / f"{name}_runs.csv") for name in OTHERS]
-    more = evidence_of(validation.price([run for runs in others for run in runs]), fitted=False)
+    more = evidence_of(other_rows(), fitted=False)
     return {name: [*found.get(name, []), *more.get(name, [])] for name in sorted({*found, *more})}

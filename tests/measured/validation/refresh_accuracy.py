@@ -1,40 +1,52 @@
-"""Write `golden/accuracy.json` anew, and say what changed.
+"""Price all measured runs, show what changed, write `golden/accuracy.json` and the evidence anew.
 
-`python tests/measured/validation/refresh_accuracy.py`
+`python tests/measured/validation/refresh_accuracy.py`; it ends with 1 if a group gets worse by
+more than a point and `golden/accuracy_reasons.csv` does not say why. `--since REVISION` prices
+and writes nothing: it compares the file with that of a revision of git, in a second.
 """
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "helpers"))
 
-from accuracy import GOLDEN, golden, measured, worse, write  # noqa: E402
-from measured import EVIDENCE, evidence  # noqa: E402
+from accuracy import GOLDEN, Scores, golden, measured, reasons, table, worse, write  # noqa: E402
+from measured import EVIDENCE, ROOT, evidence  # noqa: E402
 
 from nest.measured.validation.ranges import to_csv  # noqa: E402
 
 
-def main() -> None:
-    """Price all runs, compare with what was written, write."""
-    before = golden() if GOLDEN.exists() else {}
-    now = measured()
-    for name, found in now.items():
-        old = before.get(name, {}).get("median_abs_error")
-        new = found["median_abs_error"]
-        if new != old:
-            print(f"{name}: median error {_shown(old)}, now {_shown(new)}")
-    for sentence in worse(before, now):
-        print(f"worse: {sentence}")
+def main() -> int:
+    """The exit code."""
+    if sys.argv[1:2] == ["--since"]:
+        return told(of(sys.argv[2]), golden())
+    before, now = golden(), measured()
     EVIDENCE.write_text(to_csv(evidence()), encoding="utf-8")
     write(now)
-    print(f"written: {GOLDEN.name}")
+    print(f"written: {GOLDEN.name}, {EVIDENCE.name}")
+    return told(before, now)
 
 
-def _shown(value: float | int | None) -> str:
-    return "none" if value is None else f"{100 * value:.2f} %"
+def of(revision: str) -> Scores:
+    """The scores of a revision; none if it has no such file."""
+    path = GOLDEN.relative_to(ROOT).as_posix()
+    asked = subprocess.run(["git", "-C", ROOT, "show", f"{revision}:{path}"], capture_output=True,
+                           text=True, check=False)
+    return json.loads(asked.stdout) if asked.returncode == 0 else {}
+
+
+def told(before: Scores, now: Scores) -> int:
+    """Print what changed; 1 if something got worse without a reason."""
+    print(table(before, now) if before else "no earlier errors to compare with")
+    problems = worse(before, now, reasons())
+    for sentence in problems:
+        print(f"worse, without a reason in tests/golden/accuracy_reasons.csv: {sentence}")
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

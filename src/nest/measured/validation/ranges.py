@@ -23,8 +23,8 @@ COLUMNS = ("stack", "group", "model", "ratio", "fitted", "device", "experts", "p
            "parameters", "devices", "tp", "pp", "cp", "ep", "seq_len")
 COMMENT = """\
 # Measured over priced seconds of published runs (ratio), a configuration a row: what ranges of
-# prices rest on (nest/evaluation/evidence.py). fitted: figures of stacks are fitted to its table.
-# Written by tests/measured/validation/refresh_accuracy.py.
+# prices rest on (nest/evaluation/evidence.py). fitted: of the table that figures of stacks are
+# fitted to. Written by tests/measured/validation/refresh_accuracy.py.
 """
 
 Evidence = Mapping[str, Sequence[Measured]]
