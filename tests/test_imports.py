@@ -192,10 +192,10 @@ def test_import_nest_loads_nothing_heavy() -> None:
 
 def test_matplotlib_is_loaded_for_pictures_only() -> None:
     commands = "import nest.cli.main; nest.cli.main.main(['--help'])"
-    modules = "import nest.cli.compare, nest.cli.validate, nest.report.parity, nest.bench.charts"
-    for statement in (commands, modules, "import nest.report.comparison_chart"):
+    modules = "import nest.cli.compare, nest.cli.measured, nest.report.validation_text"
+    for statement in (commands, modules, "import nest.report.comparison_text"):
         assert "matplotlib" not in {name.split(".")[0] for name in loaded_by(statement)}
-    drawn = "from nest.report.comparison_chart import comparison_figure; comparison_figure((), '')"
+    drawn = "from nest.report.comparison_text import comparison_figure; comparison_figure((), '')"
     loaded = loaded_by(drawn)
     assert "matplotlib.figure" in loaded and "matplotlib.pyplot" not in loaded
 

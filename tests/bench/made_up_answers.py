@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 from command_line import Files
-
-from nest.bench import asking
-from nest.bench.answers import PlannerAnswer
-from nest.bench.asking import PlannerRun
-from nest.bench.paper import PaperQuestion
+from paper import answers
+from paper.answers import PlannerAnswer, PlannerRun
+from paper.questions import PaperQuestion
 
 
 def tiny(files: Files, part: str = "scaling", devices: int = 8, mbs: int = 1) -> PaperQuestion:
@@ -18,13 +16,13 @@ def tiny(files: Files, part: str = "scaling", devices: int = 8, mbs: int = 1) ->
 def count_calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Planners that are really asked from now on."""
     made: list[str] = []
-    compare = asking.compare
+    compare = answers.compare
 
     def counted(model, cluster, job, space, names, options):
         made.extend(names)
         return compare(model, cluster, job, space, names, options)
 
-    monkeypatch.setattr(asking, "compare", counted)
+    monkeypatch.setattr(answers, "compare", counted)
     return made
 
 

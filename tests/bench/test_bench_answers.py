@@ -1,4 +1,4 @@
-"""The questions of `nest bench paper`, and their answers kept on disk."""
+"""The questions of bench/published.py, and their answers kept on disk."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 from command_line import Files
 from made_up_answers import count_calls, tiny
+from paper import answers as answers_module
+from paper.answers import PlannerRun, StoredAnswers, ask, digest
+from paper.published import PLANNERS, RECOUNTED, published
+from paper.questions import MODELS, PARTS, questions
+from paper.results import published_gain
 
-from nest.bench import answers as answers_module
-from nest.bench.answers import StoredAnswers, digest
-from nest.bench.asking import ask
-from nest.bench.paper import MODELS, PARTS, PaperQuestion, questions
-from nest.bench.published import PLANNERS, RECOUNTED, published
-from nest.bench.results import published_gain
 from nest.errors import InputError
 from nest.studies.store import FILE, Store
 
@@ -81,7 +80,8 @@ def test_answers_are_kept_and_used_again(files, calls):
     folder = files.path("out")
     asked = [tiny(files), tiny(files, devices=4)]
     told: list[tuple[int, str]] = []
-    first = ask(asked, QUICK, StoredAnswers(folder), lambda q, p: told.append((q.devices, p)))
+    first = ask(asked, QUICK, StoredAnswers(folder),
+                lambda one: told.append((one.question.devices, one.planner)))
     assert calls == QUICK * 2
     assert told == [(8, "manual"), (8, "zero"), (4, "manual"), (4, "zero")]
     with Store(str(Path(folder, FILE)), reads=True) as store:
@@ -95,12 +95,12 @@ def test_answers_are_kept_and_used_again(files, calls):
 def test_an_answer_is_on_disk_before_the_next_question(files, calls):
     folder = files.path("out")
 
-    def stop(question: PaperQuestion, planner: str) -> None:
-        if planner == "zero":
-            raise KeyboardInterrupt
+    def stop(one: PlannerRun) -> None:
+        raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         ask([tiny(files)], QUICK, StoredAnswers(folder), stop)
+    assert calls == QUICK[:1]
     ask([tiny(files)], QUICK, StoredAnswers(folder))
     assert calls == QUICK
 

@@ -1,22 +1,29 @@
-"""`nest bench paper`: figures worked out by hand, tables, pictures, the command."""
+"""bench/published.py: figures worked out by hand, tables, pictures, the command."""
 
 from __future__ import annotations
 
 import csv
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
+import published
 import pytest
 from command_line import Files, run
 from made_up_answers import MADE_UP, count_calls, made_up, tiny
+from paper.charts import part_figure
+from paper.questions import MODELS, OPTIONS
+from paper.results import best_point_gain, gain, results, select
+from paper.tables import COLUMNS, paper_text, to_csv, to_json, to_markdown
 
-from nest.bench import paper
-from nest.bench.charts import part_figure
-from nest.bench.paper import MODELS
-from nest.bench.results import best_point_gain, gain, results, select
-from nest.bench.tables import COLUMNS, to_csv, to_json, to_markdown
-from nest.bench.text import paper_text
 from nest.planners import usable
+
+
+def repeated(capsys, *words: str, code: int = 0) -> tuple[str, str]:
+    """Standard output and error of bench/published.py."""
+    return run(capsys, *words, code=code, program=published.main)
 
 
 @pytest.fixture
@@ -118,7 +125,7 @@ def test_bounded_planners_are_marked():
     assert "| mcmc* |" in to_markdown(found)
     for text in (to_markdown(found), paper_text(found, [])):
         assert "*: mcmc ends after 3,000 proposals; all others ran to their end." in text
-    assert paper.OPTIONS["mcmc"]["proposals"] == 3000
+    assert OPTIONS["mcmc"]["proposals"] == 3000
     row = list(csv.DictReader(to_csv(found).splitlines()))[1]
     assert row["bound"] == "3,000 proposals"
     figure = part_figure(found, "scaling")
@@ -183,10 +190,10 @@ def test_bars_are_as_high_as_a_device_is_fast():
 
 def test_the_command_writes_tables_and_figures(files, capsys, calls, monkeypatch):
     asked = [tiny(files), tiny(files, devices=4), tiny(files, "h100")]
-    monkeypatch.setattr(paper, "questions", lambda parts, models: [
+    monkeypatch.setattr(published, "questions", lambda parts, models: [
         one for one in asked if one.part in parts])
-    words = ["bench", "paper", "-o", files.path("out"), "--planners", "manual,zero"]
-    out, err = run(capsys, *words)
+    words = ["-o", files.path("out"), "--planners", "manual,zero"]
+    out, err = repeated(capsys, *words)
     assert max(map(len, out.splitlines())) <= 80
     names = {path.name for path in Path(files.path("out")).iterdir()}
     assert names == {"answers.db", "results.csv", "results.md", "scaling.svg", "scaling.png",
@@ -200,14 +207,14 @@ def test_the_command_writes_tables_and_figures(files, capsys, calls, monkeypatch
         ("8", "manual"), ("8", "zero"), ("4", "manual")]
     assert rows[2]["relative"] == "1"  # four devices are the fewest
     count = len(calls)
-    document = json.loads(run(capsys, *words, "--json", "--part", "scaling")[0])
+    document = json.loads(repeated(capsys, *words, "--json", "--part", "scaling")[0])
     assert len(calls) == count == 4
     assert len(document["results"]) == 4
-    assert run(capsys, *words, "-q") == ("", "")
+    assert repeated(capsys, *words, "-q") == ("", "")
 
 
 def test_the_command_on_the_questions_themselves(tmp_path, capsys):
-    out, _ = run(capsys, "bench", "paper", "-o", str(tmp_path / "new" / "out"), "--part", "h100",
+    out, _ = repeated(capsys, "-o", str(tmp_path / "new" / "out"), "--part", "h100",
                  "--models", "bert-large", "--planners", "manual", "--json", "-q")
     found = json.loads(out)["results"]
     assert [(one["devices"], one["mbs"], one["global_batch"], one["seq_len"]) for one in found] == [
@@ -225,16 +232,22 @@ def test_the_command_on_the_questions_themselves(tmp_path, capsys):
 def test_bad_words_are_told(tmp_path, capsys, words, told):
     (tmp_path / "file").write_text("", encoding="utf-8")
     given = [str(tmp_path / "file") if word == "FILE" else word for word in words]
-    assert told in run(capsys, "bench", "paper", *given, code=2)[1]
+    assert told in repeated(capsys, *given, code=2)[1]
+
+
+def test_without_matplotlib_it_says_what_to_install(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    _, err = repeated(capsys, "-o", str(tmp_path / "out"), code=2)
+    assert "bench/published.py: pictures need Matplotlib" in err and not list(tmp_path.iterdir())
 
 
 def test_a_bad_file_of_answers_is_told(tmp_path, capsys):
     (tmp_path / "answers.db").write_text("a,b\n" * 200, encoding="utf-8")
-    _, err = run(capsys, "bench", "paper", "-o", str(tmp_path), code=2)
+    _, err = repeated(capsys, "-o", str(tmp_path), code=2)
     assert f"{tmp_path}/answers.db: cannot be read" in err
 
 
-def test_the_group_shows_its_commands(capsys):
-    out, _ = run(capsys, "bench")
-    assert "paper" in out
-    assert "--part" in run(capsys, "bench", "paper", "--help")[0]
+def test_the_program_shows_its_options():
+    out = subprocess.run([sys.executable, published.__file__, "--help"], capture_output=True,
+                         text=True, check=True, env={**os.environ, "COLUMNS": "80"}).stdout
+    assert "--part" in out and max(map(len, out.splitlines())) <= 80

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from functools import cache
-from pathlib import Path
 
+import gains
 import plain
 import pytest
+from gains import Answer, Asked
 from planner_instances import small_instance
 
 import nest
 from nest.inputs import Cluster, Job
 from nest.model.legality import tensor_degrees
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
-
-import gains  # noqa: E402
-from gains import Answer, Asked  # noqa: E402
 
 pytestmark = pytest.mark.kernels
 SEEDS = range(16)

@@ -26,13 +26,12 @@ from nest.bench.instance import (
     read_problems,
 )
 from nest.bench.instances_text import score_text
-from nest.bench.score import SAME, check_prices, score, summary
-from nest.bench.score_document import document as scores_of
+from nest.bench.score import SAME, check_prices, score, summary, untried
+from nest.bench.score import document as scores_of
 from nest.bench.solving import solve, text_of
 from nest.bench.submission import PlannerSubmission, load_submission
-from nest.bench.untried import untried
+from nest.cli.listing import document
 from nest.cli.main import main
-from nest.cli.schema import document
 from nest.errors import InputError
 from nest.evaluation.evaluate import chain_of
 from nest.inputs import catalog, load_configuration

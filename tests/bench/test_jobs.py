@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
+import jobs
 import pytest
+import recipes
 
 import nest
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "bench"))
-
-import jobs  # noqa: E402
-import recipes  # noqa: E402
-
 NOTABLE = 0.1
 """A gain above this needs a reason."""
 TABLE = (ROOT / "docs" / "jobs.md").read_text()

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
+import kernels
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
-
-import kernels  # noqa: E402
-from cases import Case  # noqa: E402
+from cases import Case
 
 
 @pytest.mark.kernels

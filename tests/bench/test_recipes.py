@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
 import pytest
+import recipes
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "bench"))
-
-import recipes  # noqa: E402
-
 NOTABLE = 0.1
 """A gain above this needs a reason."""
 TABLE = (ROOT / "docs" / "recipes.md").read_text()

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
+import scripts
 
 import nest
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "bench"))
-
-import scripts  # noqa: E402
-
 CASES, FIGURES = scripts.cases(), scripts.figures()
 READ = [name for name in CASES if "refused" not in FIGURES[name]]
 QUICK = ("Mixtral 8x7B, Megatron-LM core_v0.16.1", "SantaCoder 1.1B, BigCode",

@@ -11,7 +11,7 @@ import pytest
 from command_line import Files, run
 
 import nest
-from nest.cli.follow import Follow, line
+from nest.cli.progress import Follow, line
 from nest.search.progress import Progress
 
 JOB = nest.Job(global_batch=1024, seq_len=4096)

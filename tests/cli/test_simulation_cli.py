@@ -10,8 +10,8 @@ import pytest
 from command_line import Files, run
 
 import nest
+from nest.report.files import trace_text
 from nest.report.simulation_text import simulation_text
-from nest.report.trace import trace_text
 from nest.simulation.step import Traced
 
 KEYS = ["step_time_s", "closed_form_s", "relative_difference", "peak_memory_bytes", "events"]

@@ -17,7 +17,7 @@ from nest.bench.planned import others
 from nest.bench.score import Scored, score
 from nest.bench.solving import text_of
 from nest.bench.submission import load_submission
-from nest.cli.schema import document
+from nest.cli.listing import document
 from nest.evaluation.evaluate import chain_of
 from nest.inputs import load_configuration
 from nest.units import format_seconds

@@ -12,7 +12,7 @@ from command_line import Files, run
 
 import nest
 from nest.evaluation.even import even_configuration
-from nest.report.ranks import ranks_text
+from nest.report.files import ranks_text
 
 
 def priced(model: str = "mixtral-8x7b", **degrees: object) -> nest.Plan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from descriptions import MODEL, changed, put
@@ -38,9 +39,11 @@ class Files:
         return str(self.folder / name)
 
 
-def run(capsys, *words: str, code: int = 0) -> tuple[str, str]:
+def run(
+    capsys, *words: str, code: int = 0, program: Callable[[list[str]], int] = main
+) -> tuple[str, str]:
     """Standard output and error of a command that ends with a code."""
-    found = main(list(words))
+    found = program(list(words))
     out, err = capsys.readouterr()
     assert found == code, (out, err)
     assert "Traceback" not in out + err

@@ -20,8 +20,8 @@ from nest.planners import planner, registered, usable
 from nest.planners.compare import ComparedPlan, compare, peak_memory, shortage, to_json
 from nest.planners.mcmc.mcmc import Mcmc
 from nest.planners.prices import outside
-from nest.report.comparison_chart import comparison_figure
 from nest.report.comparison_text import (
+    comparison_figure,
     comparison_text,
     fastest,
     in_a_line,

@@ -18,8 +18,8 @@ from descriptions import MODEL
 
 import nest
 from nest import api
+from nest.cli.listing import document
 from nest.cli.main import main
-from nest.cli.schema import document
 from nest.questions import Answer, Failure, Question, failure, read_question
 from nest.questions.question import id_of
 

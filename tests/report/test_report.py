@@ -10,8 +10,7 @@ from nest.evaluation.evaluate import evaluate
 from nest.evaluation.even import even_configuration
 from nest.evaluation.plans import Alternative, LeftOut, Plan, SearchReport
 from nest.inputs import Configuration, Job, SearchSpace, load_cluster, load_model
-from nest.report.defaults import defaults
-from nest.report.plan_text import plan_text, proved, searched
+from nest.report.plan_text import defaults, plan_text, proved, searched
 from nest.report.stages import runs
 from nest.units import format_seconds
 

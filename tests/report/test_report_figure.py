@@ -79,8 +79,7 @@ def test_a_file_is_replaced_whole_or_stays(tmp_path: Path) -> None:
     ["evaluate", "{model}", "{cluster}", "--map", "x.png"],
     ["compare", "{model}", "{cluster}", "--chart", "x.svg"],
     ["validate", "--plot", "x.svg"],
-    ["bench", "paper", "--planners", "manual"],
-], ids=["plan", "evaluate", "compare", "validate", "bench"])
+], ids=["plan", "evaluate", "compare", "validate"])
 def test_without_matplotlib_each_command_says_what_to_install(
     words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -92,8 +91,7 @@ def test_without_matplotlib_each_command_says_what_to_install(
     words = [word for each in words for word in given.get(each, [each])]
     before = sorted(os.listdir(tmp_path))
     _, err = run(capsys, *words, code=2)
-    option = next((word for word in words if word in ("--map", "--chart", "--plot")),
-                  "bench paper")
+    option = next(word for word in words if word in ("--map", "--chart", "--plot"))
     assert err == (f"nest: error: {option}: pictures need Matplotlib, which is not installed; "
                    "pip install 'nest-planner[plot]' adds it\n")
     assert sorted(os.listdir(tmp_path)) == before

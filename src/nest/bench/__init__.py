@@ -1,11 +1,7 @@
-"""Published evaluations, repeated; and a set of planning problems for all planners.
-
-`paper` has the questions and `published` the published answers; `asking` asks every planner and
-`answers` stores their plans on disk; `results` reads them, `tables`, `charts` and `text` show
-them.
+"""A set of planning problems for all planners, and scores of their answers.
 
 `instance` writes the problems of `instances.yaml` as documents, `solving` finds their best
-configurations; `submission` is the file that a planner submits, `planned` makes those of the
-planners of `nest compare`, `working` runs the processes of both; `score` prices a submission,
-`untried` lists what searches leave out, `score_document` and `instances_text` show the score.
+configurations, on the processes of an engine; `submission` is the file that a planner submits,
+`planned` makes those of the planners of `nest compare`; `score` prices a submission, and lists what
+searches leave out; `instances_text` shows both.
 """

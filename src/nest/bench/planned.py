@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from nest.bench.instance import Instance
+from nest.bench.solving import done
 from nest.bench.submission import PlannerSubmission, SubmittedAnswer
-from nest.bench.working import done
 from nest.errors import InputError, LimitError
 from nest.inputs.files import write_text_atomic
 from nest.planners import usable

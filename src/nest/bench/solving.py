@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from concurrent.futures import BrokenExecutor, as_completed
+from typing import Any, TypeVar
 
 from nest.bench.instance import Instance, Optimum, Solving, digest_of, layers_of
-from nest.bench.working import done
 from nest.errors import InputError
 from nest.evaluation.evaluate import chain_of
 from nest.inputs.files import write_text_atomic
@@ -18,6 +19,8 @@ from nest.studies.questions import Outcome, VersionedQuestion, ask, plan_of
 from nest.studies.store import FILE, Store, make_folder
 from nest.studies.study import VERSION
 
+K = TypeVar("K", bound=Hashable)
+R = TypeVar("R")
 TIME_LIMIT = 600.0
 """Seconds of one search by default: six times what the slowest takes (chosen)."""
 
@@ -100,3 +103,34 @@ def _instance(
             gap=max(best.gap, 0.0), configuration=best.configuration),
         made=Solving(version=VERSION, seconds=answer.seconds, time_limit=time_limit,
                   command=f"nest bench instances --only {name} --time-limit {time_limit:g}")))
+
+
+def done(
+    engine: Engine, work: Callable[..., R], given: Mapping[K, tuple[Any, ...]],
+    first: Callable[[], object] = bool,
+) -> Iterator[tuple[K, R]]:
+    """Call a function with each of several arguments; yield what it returns, as it comes.
+
+    Parameters
+    ----------
+    given : arguments by a key, which comes back with the result.
+    first : done once in a worker, if there is anything to do.
+
+    Raises
+    ------
+    InputError : a process has ended.
+    """
+    if not given:
+        return
+    executor = engine.make()
+    try:
+        executor.submit(first).result()
+        running = {executor.submit(work, *one): key for key, one in given.items()}
+        for future in as_completed(running):
+            yield running[future], future.result()
+    except BrokenExecutor:
+        raise InputError("a process of the benchmark has ended; what is answered is stored, the "
+                         "same command goes on") from None
+    finally:
+        executor.shutdown(wait=False, cancel_futures=True)
+        engine.kill(executor)

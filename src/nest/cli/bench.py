@@ -1,139 +1,116 @@
-"""`nest bench`: published evaluations, repeated, and a set of problems for all planners."""
+"""`nest bench`: a set of problems for all planners, and their scores."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
-from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-import typer
-
-from nest.cli import instances, options, output
-from nest.cli.examples import epilog
+from nest.cli import options, output
 from nest.cli.naming import App
+from nest.cli.options import chosen, text
+from nest.cli.progress import bar, progress
+from nest.errors import InputError
 
-if TYPE_CHECKING:
-    from nest.bench.paper import PaperQuestion
-    from nest.bench.results import Result
+FOLDER = "nest-instances"
+Only = Annotated[str | None, text(
+    "all (default), or names of instances joined by commas.", "NAMES")]
+Instances = Annotated[str, text(
+    "Folder that `nest bench instances` has written.", "FOLDER", "--instances")]
+Workers = Annotated[int | None, options.number(
+    "Processes that plan; default: one for each processor.")]
 
-app = App(
-    help="Repeat a published evaluation, or score planners on problems.",
-    add_completion=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
-
-for _name in ("instances", "answers", "score"):
-    app.command(_name, epilog=epilog(f"bench {_name}"))(getattr(instances, _name))
+app = App("bench", help="Score planners on problems.")
 
 
-@app.callback(invoke_without_command=True)
-def _bench(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        output.emit(context.get_help())
-
-
-@app.command("paper", epilog=epilog("bench paper"))
-def paper(
-    folder: Annotated[
-        str,
-        typer.Option("--output", "-o", metavar="FOLDER",
-                     help="Folder for answers, tables and figures; an interrupted run "
-                     "continues there."),
-    ] = "nest-paper",
-    planners: Annotated[
-        str | None,
-        typer.Option(metavar="NAMES", help="all (default), or some of nest, manual, zero, mcmc, "
-                     "alpa, phaze, piper, exhaustive, joined by commas."),
-    ] = None,
-    models: Annotated[
-        str | None,
-        typer.Option(metavar="NAMES", help="all (default), or some of bert-large, llama2-7b, "
-                     "llama3-70b, gpt3-175b, mixtral-8x7b, joined by commas."),
-    ] = None,
-    part: Annotated[
-        str | None,
-        typer.Option(metavar="NAMES",
-                     help="all (default), or some of scaling, micro-batch, h100."),
-    ] = None,
-    as_json: options.Json = False,
+@app.command("instances")
+def instances(
+    folder: Annotated[str, text(
+        "Folder for the files and the answers; an interrupted run continues there.", "FOLDER",
+        "--output", "-o")] = FOLDER,
+    only: Only = None,
+    time_limit: Annotated[
+        float, options.seconds("Longest search for one instance; default 600.")] = 600.0,
+    workers: Workers = None,
     quiet: options.Quiet = False,
 ) -> None:
-    """Repeat the evaluation of the published NEST paper.
+    """Write 60 planning problems with their best configurations.
 
-    Five models on the TPUv4 fat tree with 64 to 1,024 devices, with micro-batches of 1 to 8 samples
-    on 256 devices, and on the H100 spine-leaf. All plans are priced in the same way. Answers are
-    stored, so that a later run only computes those that are missing.
+    A file each: model, cluster, job and space with all figures, the fastest configuration, whether
+    it is proved that none is faster, and how it was found.
     """
-    from nest.bench.answers import StoredAnswers
-    from nest.bench.asking import ask
-    from nest.bench.paper import MODELS, PARTS, questions
-    from nest.bench.results import results
-    from nest.cli.compare import chosen
-    from nest.cli.present import progress
-    from nest.planners import usable
-    from nest.report.figure import need_matplotlib
+    from nest.bench.instance import read_problems
+    from nest.bench.instances_text import instances_text
+    from nest.bench.solving import solve
+    from nest.studies.engines import engine
 
-    need_matplotlib("bench paper")
-    names = chosen("planners", planners, usable())
-    wanted = questions(chosen("part", part, PARTS), chosen("models", models, MODELS))
-    answers = StoredAnswers(folder)
-    with closing(answers), progress(quiet), _bar(len(wanted) * len(names), quiet) as tell:
-        found = results(ask(wanted, names, answers, tell))
-    files = [answers.path]
-
-    def save(path: str, write: Callable[[], None]) -> None:
-        write()
-        files.append(path)
-
-    def text() -> str:
-        from nest.bench.tables import to_json
-        from nest.bench.text import paper_text
-
-        return to_json(found) if as_json else paper_text(found, files, **output.page())
-
-    output.deliver(text, *(partial(save, *one) for one in _writes(folder, found)),
-                   quiet=quiet and not as_json)
+    options.check_counts(threads=workers)
+    problems = read_problems()
+    asked = {name: problems[name] for name in chosen("only", only, problems)}
+    with progress(quiet), bar(len(asked), quiet) as tell:
+        found, unsolved = solve(asked, folder, engine("local", workers), time_limit, tell)
+    output.deliver(lambda: instances_text(found, unsolved, folder, **output.page()), quiet=quiet)
 
 
-@contextmanager
-def _bar(total: int, quiet: bool) -> Iterator[Callable[[PaperQuestion, str], None]]:
-    """A progress bar on stderr; a call advances it and shows the current question."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+@app.command("answers")
+def answers(
+    folder: Annotated[str, text(
+        "Folder for a file of answers of each planner; an interrupted run continues there.",
+        "FOLDER", "--output", "-o")] = "nest-answers",
+    source: Instances = FOLDER,
+    planners: Annotated[str | None, text(
+        "all (default), or some of manual, zero, mcmc, alpa, phaze, piper, exhaustive, joined by "
+        "commas.", "NAMES")] = None,
+    only: Only = None,
+    time_limit: Annotated[
+        float, options.seconds("CPU seconds for one answer; default 60.")] = 60.0,
+    workers: Workers = None,
+    quiet: options.Quiet = False,
+) -> None:
+    """Have the other planners of `nest compare` answer the instances.
 
-    with Progress(TextColumn("{task.description}", markup=False), BarColumn(24),
-                  MofNCompleteColumn(), TimeElapsedColumn(), console=Console(stderr=True),
-                  disable=quiet) as bar:
-        task = bar.add_task("", total=total)
-        started = False
+    Writes a file for `nest bench score` of each.
+    """
+    from nest.bench.instance import load_instances
+    from nest.bench.planned import answers_of, others
+    from nest.studies.engines import engine
 
-        def tell(question: PaperQuestion, planner: str) -> None:
-            nonlocal started
-            bar.update(task, advance=int(started), description=(
-                f"{question.model}, {question.devices:,} devices, {planner}"))
-            started = True
+    options.check_counts(threads=workers)
+    names = chosen("planners", planners, others())
+    known = load_instances(source)
+    asked = {name: known[name] for name in chosen("only", only, known)}
+    with progress(quiet), bar(len(asked) * len(names), quiet) as tell:
+        files = answers_of(names, asked, folder, engine("local", workers), time_limit, tell)
+    output.deliver(lambda: "\n".join(files.values()) + "\n", quiet=quiet)
 
-        yield tell
-        bar.update(task, completed=total, description="asked")
 
+@app.command("score")
+def score(
+    files: Annotated[list[str], options.argument(
+        "Files of answers, of a planner each (`nest schema submission`).", "ANSWERS...")],
+    source: Instances = FOLDER,
+    as_json: options.Json = False,
+) -> None:
+    """Price the configurations of planners beside the best ones.
 
-def _writes(folder: str, found: list[Result]) -> Iterator[tuple[str, Callable[[], None]]]:
-    """Tables, and figures of the parts that have a base: each file, and what writes it."""
-    from nest.bench.charts import part_figure
-    from nest.bench.results import distinct
-    from nest.bench.tables import to_csv, to_markdown
-    from nest.inputs import write_text_atomic
-    from nest.report.figure import SUFFIXES, save_figure
+    Says of each answer whether it counts, why not, and how much slower it is than the best
+    configuration that is known.
+    """
+    from nest.bench.instance import load_instances
+    from nest.bench.instances_text import score_text
+    from nest.bench.score import check_prices, document
+    from nest.bench.score import score as scored
+    from nest.bench.submission import load_submission
 
-    for name, text in (("results.csv", to_csv(found)), ("results.md", to_markdown(found))):
-        path = os.path.join(folder, name)
-        yield path, partial(write_text_atomic, path, text)
-    for part in distinct(one.asked.question.part for one in found if one.relative is not None):
-        figure = part_figure(found, part)
-        for suffix in SUFFIXES:
-            path = os.path.join(folder, f"{part}{suffix}")
-            yield path, partial(save_figure, path, figure)
+    known = load_instances(source)
+    check_prices(known.values())
+    found = {}
+    for file in files:
+        given, notes = load_submission(file, {
+            name: one.digest for name, one in known.items()})
+        for note in notes:
+            output.say(f"nest: {note}")
+        if given.planner in found:
+            raise InputError(f"{file}: planner: got {given.planner[:100]!r} again; allowed: a name "
+                             "of its own for each file")
+        found[given.planner] = scored(given, known)
+    output.deliver(lambda: document(found).model_dump_json(by_alias=True, indent=2) + "\n"
+                   if as_json else score_text(found, **output.page()))

@@ -4,86 +4,35 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from nest.cli import options, output
-from nest.errors import InputError, did_you_mean
+from nest.cli.options import chosen
+from nest.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from nest.inputs import Cluster
     from nest.planners.reconfigurable import DirectLinks
 
 
 def compare(
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="MODEL CLUSTER",
-                       help="Catalog names (`nest list models`, `nest list clusters`) or files."),
-    ] = None,
+    names: Annotated[list[str] | None, options.argument(
+        "Catalog names (`nest list models`, `nest list clusters`) or files.",
+        "MODEL CLUSTER")] = None,
     *,
-    planners: Annotated[
-        str | None,
-        typer.Option(metavar="NAMES", help="all (default), or some of nest, manual, zero, mcmc, "
-                     "alpa, phaze, piper, exhaustive, joined by commas; or a planner of "
-                     "another package (docs/planners.md)."),
-    ] = None,
-    as_type: options.AsType = None,
-    devices: options.Devices = None,
-    filling: options.Filling = None,
-    device: options.DeviceName = None,
-    without: options.Without = None,
-    degrade: options.Degrade = None,
-    global_batch: options.GlobalBatch = None,
-    seq_len: options.SeqLen = None,
-    precision: options.Precision = None,
-    optimizer: options.Optimizer = None,
-    memory_margin: options.MemoryMargin = None,
-    routing: options.Routing = None,
-    expert_imbalance: options.ExpertImbalance = None,
-    expert_capacity: options.ExpertCapacity = None,
-    expert_padding: options.ExpertPadding = None,
-    stack: options.StackName = None,
-    job: options.JobFile = None,
-    profile: options.ProfileFile = None,
-    space: options.SpaceFile = None,
-    tp: options.Tp = None,
-    pp: options.Pp = None,
-    cp: options.Cp = None,
-    cp_comm: options.CpComm = None,
-    cp_a2a: options.CpA2a = None,
-    zero: options.Zero = None,
-    shard: options.Shard = None,
-    recompute: options.Recompute = None,
-    recompute_modules: options.RecomputeModules = None,
-    recompute_layers: options.RecomputeLayers = None,
-    sp: options.Sp = None,
-    outer_dp: options.OuterDp = None,
-    dp_in: options.DpIn = None,
-    ep: options.Ep = None,
-    etp: options.Etp = None,
-    vpp: options.Vpp = None,
-    group: options.Group = None,
-    micro_batch: options.MicroBatch = None,
-    mbs: options.Mbs = None,
-    schedule: options.Schedules = None,
+    planners: Annotated[str | None, options.text(
+        "all (default), or some of nest, manual, zero, mcmc, alpa, phaze, piper, exhaustive, "
+        "joined by commas; or a planner of another package (docs/planners.md).", "NAMES")] = None,
+    problem: options.ProblemOptions,
+    space: options.SpaceOptions,
     beyond_stack: options.BeyondStack = False,
     seed: Annotated[int | None, options.number("Seed of mcmc; default 0.")] = None,
-    proposals: Annotated[
-        int | None, options.number("Strategies that mcmc tries, up to 1,000,000; default 4000.")
-    ] = None,
-    links: Annotated[
-        str | None,
-        typer.Option(metavar="LEVEL:N",
-                     help="For mcmc: at this level an optical switch sets N direct links "
-                     "of each group; they are chosen together with the strategy."),
-    ] = None,
+    proposals: Annotated[int | None, options.number(
+        "Strategies that mcmc tries, up to 1,000,000; default 4000.")] = None,
+    links: Annotated[str | None, options.text(
+        "For mcmc: at this level an optical switch sets N direct links of each group; they are "
+        "chosen together with the strategy.", "LEVEL:N")] = None,
     threads: options.Threads = None,
-    chart: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Also draw the throughputs as bars, as .png or .svg."),
-    ] = None,
+    chart: Annotated[str | None, options.text(
+        "Also draw the throughputs as bars, as .png or .svg.", "FILE")] = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -93,29 +42,17 @@ def compare(
     job's stack can run, the others what their methods do; the table says whether the stack can run
     what they chose. A plan that does not fit is shown with the reason.
     """
-    from nest.cli.inputs import check_counts, job_from, space_from, subject_and_cluster
-    from nest.cli.present import check_target, progress
+    from nest.cli.present import check_target
+    from nest.cli.progress import progress
     from nest.planners import registered
     from nest.report.figure import check_picture
 
     check_picture("chart", chart)
     check_target(chart)
-    check_counts(threads=threads, proposals=proposals)
+    options.check_counts(threads=threads, proposals=proposals)
     asked = chosen("planners", planners, registered())
-    subject, cluster = subject_and_cluster(
-        names or (), profile, as_type, devices=devices, filling=filling, device=device,
-        without=without or None, degrade=degrade or None)
-    wanted = job_from(job, stack, global_batch=global_batch, seq_len=seq_len, precision=precision,
-                      optimizer=optimizer, memory_margin=memory_margin,
-                      routing=routing, expert_imbalance=expert_imbalance,
-                      expert_capacity=expert_capacity, expert_padding=expert_padding)
-    bounds = space_from(
-        space, tp=tp, pp=pp, cp=cp, cp_comm=cp_comm, cp_a2a=cp_a2a, zero=zero, shard=shard,
-        recompute=recompute,
-        recompute_modules=recompute_modules, recompute_layers=recompute_layers, sp=sp,
-        outer_dp=outer_dp, dp_in=dp_in, ep=ep, etp=etp, vpp=vpp, group=group,
-        micro_batch=micro_batch, mbs=mbs, schedule=schedule,
-    )
+    subject, cluster = problem.subject_and_cluster(names or ())
+    wanted, bounds = problem.described_job(), space.described()
     given = {"seed": seed, "proposals": proposals, "links": _links(links, cluster)}
     mcmc = {name: value for name, value in given.items() if value is not None}
     if mcmc and "mcmc" not in asked:
@@ -130,7 +67,7 @@ def compare(
     title = f"{subject.name} on {cluster.name}, {cluster.size:,} devices"
 
     def draw() -> None:
-        from nest.report.comparison_chart import comparison_figure
+        from nest.report.comparison_text import comparison_figure
         from nest.report.figure import save_figure
 
         if chart is not None:
@@ -142,24 +79,6 @@ def compare(
         return to_json(entries) if as_json else comparison_text(entries, title, **output.page())
 
     output.deliver(text, draw, quiet=quiet and not as_json)
-
-
-def chosen(option: str, text: str | None, known: Iterable[str]) -> list[str]:
-    """Names joined by commas, each once; None or `all`: all known names.
-
-    Raises
-    ------
-    InputError : a name is not known.
-    """
-    names = list(known)
-    if text is None or text.strip() == "all":
-        return names
-    found = list(dict.fromkeys(name.strip() for name in text.split(",")))
-    for name in found:
-        if name not in names:
-            raise InputError(f"{option}: got {name[:60]!r}; {did_you_mean(name, names)}allowed: "
-                             f"all, or some of {', '.join(names)}")
-    return found
 
 
 def _links(text: str | None, cluster: Cluster) -> DirectLinks | None:

@@ -44,15 +44,16 @@ EXAMPLES = {
     "sweep run": ("nest sweep study.yaml --engine dask://head:8786 -o answers",),
     "sweep show": ("nest sweep show study.yaml --objective tokens_per_money",
                    "nest sweep show answers --plan 17"),
-    "bench": ("nest bench paper --part h100", "nest bench instances"),
+    "bench": ("nest bench instances", "nest bench score answers.json"),
     "bench instances": ("nest bench instances -o nest-instances",),
     "bench answers": ("nest bench answers --planners manual,zero -o nest-answers",),
     "bench score": ("nest bench score answers.json",
                     "nest bench score nest-answers/manual.json nest-answers/zero.json"),
-    "bench paper": ("nest bench paper --models bert-large --planners nest,manual",),
 }
 
 
-def epilog(command: str) -> str:
-    """The examples of a command for its help, each on a line of its own."""
+def epilog(command: str) -> str | None:
+    """The examples of a command for its help, each on a line of its own; None: it has none."""
+    if command not in EXAMPLES:
+        return None
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in EXAMPLES[command])

@@ -1,42 +1,76 @@
-"""`nest list`: the contents of the catalog."""
+"""`nest list` and `nest schema`: the catalog, and the JSON Schema of each file format."""
 
 from __future__ import annotations
 
 import json
 from typing import Annotated
 
-import typer
-
 from nest.cli import options, output
-from nest.errors import InputError, did_you_mean
+from nest.errors import InputError
 
 SECTIONS = ("models", "clusters", "devices", "stacks")
+DOCUMENTS = ("plan", "model", "cluster", "job", "space", "configuration", "profile",
+             "explanation", "replan", "improvement", "question", "answer", "error", "instance",
+             "submission", "score")
 
 
 def show(
-    section: Annotated[
-        str, typer.Argument(metavar="SECTION", help=f"One of {', '.join(SECTIONS)}.")],
-    details: Annotated[
-        bool, typer.Option("--details", help="Stacks only: what each can run, rule by rule.")
-    ] = False,
+    section: Annotated[str, options.argument(f"One of {', '.join(SECTIONS)}.", "SECTION")],
+    details: Annotated[bool, options.text(
+        "Stacks only: what each can run, rule by rule.", None, "--details")] = False,
     as_json: options.Json = False,
 ) -> None:
     """List the models, clusters, devices or stacks of the catalog."""
-    if section not in SECTIONS:
-        raise InputError(f"list: got {section[:60]!r}; "
-                         f"{did_you_mean(section, SECTIONS)}allowed: {', '.join(SECTIONS)}")
+    options.one_of("list", section, SECTIONS)
     if details and section != "stacks":
         raise InputError(f"details: got --details with {section}; allowed: with stacks")
-    from nest.report.catalog_text import catalog_rows, catalog_text
-
-    if details:
-        from nest.report.capabilities_text import capabilities_rows, capabilities_text
-
-        output.emit(json.dumps(capabilities_rows(), indent=2) if as_json
-                    else capabilities_text(**output.page()))
-        return
+    from nest.report.catalog_text import (
+        capabilities_rows,
+        capabilities_text,
+        catalog_rows,
+        catalog_text,
+    )
 
     if as_json:
-        output.emit(json.dumps(catalog_rows(section), indent=2))  # type: ignore[arg-type]
+        rows = capabilities_rows() if details else catalog_rows(section)  # type: ignore[arg-type]
+        output.emit(json.dumps(rows, indent=2))
     else:
-        output.emit(catalog_text(section, **output.page()))  # type: ignore[arg-type]
+        output.emit(capabilities_text(**output.page()) if details
+                    else catalog_text(section, **output.page()))  # type: ignore[arg-type]
+
+
+def schema(
+    name: Annotated[str, options.argument(f"One of {', '.join(DOCUMENTS)}.", "DOCUMENT")],
+) -> None:
+    """Print the JSON Schema of a file format."""
+    options.one_of("schema", name, DOCUMENTS)
+    output.emit(json.dumps(document(name), indent=2))
+
+
+def document(name: str) -> dict[str, object]:
+    """JSON Schema of one of ``DOCUMENTS``.
+
+    The schemas of a plan, an explanation, a replan, an improvement, an answer, an error, an
+    instance and a score describe NEST's output, all others its input.
+    """
+    from nest import inputs, questions
+    from nest.bench.instance import Instance
+    from nest.bench.score import ScoreDocument
+    from nest.bench.submission import PlannerSubmission
+    from nest.evaluation.plans import Plan
+    from nest.explanation.explanation import Explanation
+    from nest.frameworks.improvement import Improvement
+    from nest.replanning.result import Replan
+
+    written: dict[str, type[inputs.Description]] = {
+        "plan": Plan, "explanation": Explanation, "replan": Replan, "improvement": Improvement,
+        "answer": questions.Answer, "error": questions.Failure, "instance": Instance,
+        "score": ScoreDocument}
+    read: dict[str, type[inputs.Description]] = {
+        "model": inputs.Model, "cluster": inputs.Cluster, "job": inputs.Job,
+        "space": inputs.SearchSpace, "configuration": inputs.Configuration,
+        "profile": inputs.Profile, "question": questions.Question,
+        "submission": PlannerSubmission}
+    found = (written[name].model_json_schema(mode="serialization") if name in written
+             else read[name].model_json_schema())
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found}

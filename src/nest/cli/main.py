@@ -16,56 +16,31 @@ from typing import Annotated, Any
 import typer
 
 from nest import __version__
-from nest.cli.ask import ask
 from nest.cli.bench import app as bench
-from nest.cli.calibrate import app as calibrate
 from nest.cli.compare import compare
 from nest.cli.evaluate import evaluate
-from nest.cli.examples import epilog
-from nest.cli.explain import explain
-from nest.cli.export import export
-from nest.cli.improve import improve
-from nest.cli.listing import show
+from nest.cli.listing import schema, show
+from nest.cli.measured import calibrate, profile, validate
 from nest.cli.naming import App
 from nest.cli.output import UNWRITTEN, emit, say, tolerate, unwritten
 from nest.cli.plan import plan
-from nest.cli.profile import app as profile
-from nest.cli.read import read
-from nest.cli.replan import replan
-from nest.cli.schema import schema
-from nest.cli.serve import serve
-from nest.cli.simulate import simulate
+from nest.cli.plan_commands import explain, export, replan, simulate
+from nest.cli.read import improve, read
+from nest.cli.service import ask, serve
 from nest.cli.sweep import app as sweep
-from nest.cli.validate import validate
 from nest.errors import InputError, OutputError
 
 OK, INTERRUPTED = 0, 130
 
-app = App(
-    name="nest",
-    help="Plan how to split the training of a model over a cluster.",
-    rich_markup_mode=None,  # Rich would double the time of --help
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.command("plan", epilog=epilog("plan"))(plan)
-app.command("ask", epilog=epilog("ask"))(ask)
-app.command("evaluate", epilog=epilog("evaluate"))(evaluate)
-app.command("compare", epilog=epilog("compare"))(compare)
-app.command("explain", epilog=epilog("explain"))(explain)
-app.command("replan", epilog=epilog("replan"))(replan)
-app.command("export", epilog=epilog("export"))(export)
-app.command("read", epilog=epilog("read"))(read)
-app.command("improve", epilog=epilog("improve"))(improve)
-app.command("serve", epilog=epilog("serve"))(serve)
-app.command("simulate", epilog=epilog("simulate"))(simulate)
-app.command("validate", epilog=epilog("validate"))(validate)
-app.command("list", epilog=epilog("list"))(show)
-app.command("schema", epilog=epilog("schema"))(schema)
-app.add_typer(calibrate, name="calibrate", epilog=epilog("calibrate"))
-app.add_typer(profile, name="profile", epilog=epilog("profile"))
-app.add_typer(sweep, name="sweep", epilog=epilog("sweep"))
-app.add_typer(bench, name="bench", epilog=epilog("bench"))
+app = App(help="Plan how to split the training of a model over a cluster.",
+          pretty_exceptions_enable=False)
+for _command in (plan, ask, evaluate, compare, explain, replan, export, read, improve, serve,
+                 simulate, validate):
+    app.command(_command.__name__)(_command)
+app.command("list")(show)
+app.command("schema")(schema)
+for _group in (calibrate, profile, sweep, bench):
+    app.add_typer(_group)
 
 
 def _version(asked: bool) -> None:
@@ -85,12 +60,15 @@ def _nest(
         emit(context.get_help())
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(
+    arguments: Sequence[str] | None = None, program: App = app, name: str = "nest"
+) -> int:
     """Run the command line.
 
     Parameters
     ----------
     arguments : words after `nest`; default: those of the process.
+    program, name : other commands with the same messages and exit codes.
 
     Returns
     -------
@@ -100,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     tolerate()
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        code = app(words, prog_name="nest", standalone_mode=False)
+        code = program(words, prog_name=name, standalone_mode=False)
         if code == INTERRUPTED:  # newer versions of Typer give the code for Ctrl-C
             raise KeyboardInterrupt
         return code if isinstance(code, int) else OK

@@ -16,24 +16,52 @@ import typer
 from typer.core import TyperCommand
 from typer.models import CommandFunctionType
 
+from nest.cli.examples import epilog
+from nest.cli.options import COMMAND_LINE, spread
+from nest.cli.output import emit
 from nest.errors import InputError
 
-COMMAND_LINE = "command line"
-"""Start of messages about fields that options gave."""
 OUTPUTS = ("--output", "--output-device", "--ranks", "--map", "--chart", "--trace", "--plot",
            "--store")
 """Options whose files are written; each has its own."""
 _FIELD = re.compile(rf"({COMMAND_LINE}: (?:configuration: )?)?(\w+): (.*)", re.DOTALL)
 
 
+def _show_help(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        emit(context.get_help())
+
+
 class App(typer.Typer):
-    """Commands whose messages name options and arguments."""
+    """Commands with examples in their help and records of options, which messages name as spelled.
+
+    Parameters
+    ----------
+    group : word before its commands; empty: none, they are those of `nest`.
+    settings : as of Typer.
+    """
+
+    def __init__(self, group: str = "", **settings: Any) -> None:
+        super().__init__(
+            name=group or None, rich_markup_mode=None,  # Rich would double the time of --help
+            context_settings={"help_option_names": ["-h", "--help"]},
+            epilog=epilog(group), **settings)
+        self._group = group
+        if group:
+            self.callback(invoke_without_command=True)(_show_help)
 
     def command(
         self, name: str | None = None, **settings: Any
     ) -> Callable[[CommandFunctionType], CommandFunctionType]:
         """As that of Typer."""
-        return super().command(name, cls=Command, **settings)
+        made = super().command(
+            name, cls=Command, epilog=epilog(f"{self._group} {name}".strip()), **settings)
+
+        def register(function: CommandFunctionType) -> CommandFunctionType:
+            made(spread(function))
+            return function
+
+        return register
 
 
 class Command(TyperCommand):

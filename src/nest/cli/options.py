@@ -1,234 +1,418 @@
-"""Arguments and options that several commands have."""
+"""Options that several commands have: how each is read, and records of those that go together.
+
+A record is a frozen class whose fields are options. A command takes records among its parameters,
+and :func:`spread` replaces each of them by its fields, so that every option is described once.
+"""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
-from typing import Annotated
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields, is_dataclass
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from nest.errors import InputError, did_you_mean
+from nest.limits import count_problem
 from nest.schedules.registry import SCHEDULES
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
-def _whole(text: str | int) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        shown = repr(text[:60]) if isinstance(text, str) else repr(text)
-        raise typer.BadParameter(f"got {shown}; allowed: a whole number") from None
+    from nest.inputs import Cluster, Job, Model, Profile, SearchSpace
+    from nest.inputs.space import Module
+
+COMMAND_LINE = "command line"
+"""Start of messages about fields that options gave."""
 
 
-def number(text: str, metavar: str = "N") -> typer.models.OptionInfo:
-    """An option that takes a whole number; the descriptions check its range."""
-    found: typer.models.OptionInfo = typer.Option(metavar=metavar, help=text, parser=_whole)
+# ---------------------------------------------------------------- kinds of options
+
+
+def text(
+    help: str, metavar: str | None = None, *names: str, parser: Callable[[Any], Any] | None = None
+) -> typer.models.OptionInfo:
+    """An option that takes a text, or a switch without ``metavar``; names: default its own."""
+    found: typer.models.OptionInfo = typer.Option(
+        *names, metavar=metavar, help=help, parser=parser)
     return found
 
 
-def _fraction(text: str | float) -> float:
+def argument(help: str, metavar: str) -> typer.models.ArgumentInfo:
+    """A positional argument."""
+    found: typer.models.ArgumentInfo = typer.Argument(metavar=metavar, help=help)
+    return found
+
+
+def _read(kind: Callable[[Any], Any], allowed: str) -> Callable[[Any], Any]:
+    """A parser that names what is allowed where ``kind`` refuses a text."""
+    def parse(given: Any) -> Any:
+        try:
+            return kind(given)
+        except ValueError:
+            shown = repr(given[:60]) if isinstance(given, str) else repr(given)
+            raise typer.BadParameter(f"got {shown}; allowed: {allowed}") from None
+
+    return parse
+
+
+def _percent(given: str | float) -> float:
     from nest.inputs.base import percent
 
-    try:
-        return float(percent(text))  # type: ignore[arg-type]
-    except ValueError:
-        raise typer.BadParameter(
-            f"got {text!r:.62}; allowed: a number, such as 0.05, or 5%") from None
+    return float(percent(given))  # type: ignore[arg-type]
 
 
-def fraction(text: str, metavar: str = "SHARE") -> typer.models.OptionInfo:
+def _positive(given: str | float) -> float:
+    if not 0.0 < float(given) < math.inf:
+        raise ValueError
+    return float(given)
+
+
+whole = _read(int, "a whole number")
+_share = _read(_percent, "a number, such as 0.05, or 5%")
+_seconds = _read(_positive, "seconds, above 0")
+
+
+def number(help: str, metavar: str = "N", *names: str) -> typer.models.OptionInfo:
+    """An option that takes a whole number; the descriptions check its range."""
+    return text(help, metavar, *names, parser=whole)
+
+
+def fraction(help: str, metavar: str = "SHARE") -> typer.models.OptionInfo:
     """An option that takes a number; the descriptions check its range."""
-    found: typer.models.OptionInfo = typer.Option(metavar=metavar, help=text, parser=_fraction)
-    return found
+    return text(help, metavar, parser=_share)
 
 
-def _seconds(text: str | float) -> float:
-    try:
-        found = float(text)
-    except ValueError:
-        found = 0.0
-    if not 0.0 < found < math.inf:
-        shown = repr(text[:60]) if isinstance(text, str) else repr(text)
-        raise typer.BadParameter(f"got {shown}; allowed: seconds, above 0")
-    return found
-
-
-def seconds(text: str) -> typer.models.OptionInfo:
+def seconds(help: str) -> typer.models.OptionInfo:
     """An option that takes a length of time."""
-    found: typer.models.OptionInfo = typer.Option(metavar="SECONDS", help=text, parser=_seconds)
-    return found
+    return text(help, "SECONDS", parser=_seconds)
 
+
+# ---------------------------------------------------------------- single options
 
 TimeLimit = Annotated[
     float | None, seconds("Stop after this time of searching with the best plan so far and its "
                           "gap; compiling the kernels, once, comes before.")]
 AsType = Annotated[
-    str | None,
-    typer.Option("--as", metavar="TYPE", help="Model type to read MODEL's config.json as, such as "
-                 "llama, if its own is not known."),
-]
+    str | None, text("Model type to read MODEL's config.json as, such as llama, if its own is not "
+                     "known.", "TYPE", "--as")]
 Devices = Annotated[int | None, number("Number of devices; sets the size of the outermost level.")]
-Filling = Annotated[
-    int | None,
-    number("Devices used in each group of the smallest level that holds F, such as 64 of the 72 in "
-           "each rack; default: equally many, or whole groups and a partial last one.", "F"),
-]
-DeviceName = Annotated[
-    str | None,
-    typer.Option("--device", metavar="NAME",
-                 help="Use this device in place of the cluster's: a name (`nest list "
-                 "devices`) or a file."),
-]
-Without = Annotated[
-    list[str] | None,
-    typer.Option("--without", metavar="PARTS",
-                 help="Failed parts of the network, such as node3,gpu8..15,link:a-b; may be "
-                 "repeated."),
-]
-Degrade = Annotated[
-    list[str] | None,
-    typer.Option("--degrade", metavar="PARTS",
-                 help="Slow parts and the share of their speed that is left, such as "
-                 "link:a-b=0.5,node3=0.8; may be repeated."),
-]
-GlobalBatch = Annotated[int | None, number("Sequences in one training step.", "B")]
-def _batches(text: str | int | range) -> int | range:
-    low, dots, high = str(text).partition("..")
-    if isinstance(text, range) or not dots:
-        return text if isinstance(text, range) else _whole(text)
-    return range(_whole(low), _whole(high) + 1)
-
-
-GlobalBatches = Annotated[
-    str | None,
-    typer.Option("--global-batch", metavar="B", parser=_batches,
-                 help="Sequences in one training step, or a range such as 4000..4200, of which the "
-                 "batch with the least time per sequence is taken."),
-]
-SeqLen = Annotated[int | None, number("Tokens in one sequence.", "S")]
-Precision = Annotated[
-    str | None, typer.Option(metavar="NAME", help="bf16 (default), fp16, fp32, fp8, fp8-delayed, "
-                             "fp8-blockwise, mxfp8 or nvfp4.")
-]
-Optimizer = Annotated[
-    str | None, typer.Option(metavar="NAME", help="adam (default), sgd, sgd-momentum or muon.")
-]
-Routing = Annotated[
-    str | None, typer.Option(metavar="NAME", help="What balances experts: forced (default), loss "
-                             "or none.")
-]
-ExpertImbalance = Annotated[
-    float | None,
-    fraction("Tokens of the busiest expert-parallel rank over the mean; default 1, 1.1 or 2, by "
-             "--routing.", "FACTOR"),
-]
-ExpertCapacity = Annotated[
-    float | None,
-    fraction("The most tokens that an expert takes of a device, over the mean; those beyond are "
-             "dropped; default: none are.", "FACTOR"),
-]
-ExpertPadding = Annotated[
-    bool | None,
-    typer.Option("--expert-padding/--no-expert-padding",
-                 help="Pad each expert to --expert-capacity; default: no."),
-]
-MemoryMargin = Annotated[
-    float | None,
-    fraction("Share of each device's memory that no plan may use; default 0.1."),
-]
-StackName = Annotated[
-    str | None,
-    typer.Option("--stack", metavar="NAME",
-                 help="Training software: a name (`nest list stacks`) or a file; default "
-                 "megatron-core."),
-]
-JobFile = Annotated[
-    str | None,
-    typer.Option("--job", metavar="FILE", help="File with the job; options override it."),
-]
-ProfileFile = Annotated[
-    str | None,
-    typer.Option("--profile", metavar="FILE", help="File with measured layers; replaces MODEL."),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+SpaceFile = Annotated[
+    str | None, text("File with the search space; options override it.", "FILE", "--space")]
+BeyondStack = Annotated[
+    bool, text("Also search plans that the job's stack cannot run: each stage may have its own "
+               "block size and degrees.", None, "--beyond-stack")]
+Threads = Annotated[int | None, number("Number of threads; does not change the plan.")]
+Json = Annotated[bool, text("Print one JSON document.", None, "--json")]
 Output = Annotated[
-    str | None,
-    typer.Option("--output", "-o", metavar="FILE",
-                 help="Also write the plan as JSON; an error leaves the file unchanged."),
-]
+    str | None, text("Also write the plan as JSON; an error leaves the file unchanged.", "FILE",
+                     "--output", "-o")]
 Ranks = Annotated[
-    str | None,
-    typer.Option("--ranks", metavar="FILE.csv",
-                 help="Also write the place of each rank: device name, replica, stage, tp, cp, "
-                 "dp, ep, etp."),
-]
-Map = Annotated[
-    str | None,
-    typer.Option("--map", metavar="FILE",
-                 help="Also draw the network with the stages in colour, as .png or .svg."),
-]
-Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Print neither the report nor progress.")
-]
-Threads = Annotated[
-    int | None, number("Number of threads; does not change the plan.")
-]
+    str | None, text("Also write the place of each rank: device name, replica, stage, tp, cp, dp, "
+                     "ep, etp.", "FILE.csv", "--ranks")]
+Quiet = Annotated[bool, text("Print neither the report nor progress.", None, "--quiet", "-q")]
+Force = Annotated[bool, text("Replace files of the same names in DIR.", None, "--force")]
+Folder = Annotated[
+    str, text("Folder for the files; created if missing.", "DIR", "-o", "--output")]
+PlanFile = Annotated[str, argument("A plan, as `nest plan -o` writes it.", "PLAN.json")]
 
 
-def _set(text: str) -> typer.models.OptionInfo:
-    found: typer.models.OptionInfo = typer.Option(metavar="SET", help=text)
+# ---------------------------------------------------------------- records of options
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProblemOptions:
+    """What is trained, and where: all of a planning problem but its search space."""
+
+    as_type: AsType = None
+    devices: Devices = None
+    filling: Annotated[int | None, number(
+        "Devices used in each group of the smallest level that holds F, such as 64 of the 72 in "
+        "each rack; default: equally many, or whole groups and a partial last one.", "F")] = None
+    device: Annotated[str | None, text(
+        "Use this device in place of the cluster's: a name (`nest list devices`) or a file.",
+        "NAME")] = None
+    without: Annotated[list[str] | None, text(
+        "Failed parts of the network, such as node3,gpu8..15,link:a-b; may be repeated.",
+        "PARTS")] = None
+    degrade: Annotated[list[str] | None, text(
+        "Slow parts and the share of their speed that is left, such as link:a-b=0.5,node3=0.8; may "
+        "be repeated.", "PARTS")] = None
+    global_batch: Annotated[int | None, number("Sequences in one training step.", "B")] = None
+    seq_len: Annotated[int | None, number("Tokens in one sequence.", "S")] = None
+    precision: Annotated[str | None, text(
+        "bf16 (default), fp16, fp32, fp8, fp8-delayed, fp8-blockwise, mxfp8 or nvfp4.",
+        "NAME")] = None
+    optimizer: Annotated[str | None, text(
+        "adam (default), sgd, sgd-momentum or muon.", "NAME")] = None
+    memory_margin: Annotated[float | None, fraction(
+        "Share of each device's memory that no plan may use; default 0.1.")] = None
+    routing: Annotated[str | None, text(
+        "What balances experts: forced (default), loss or none.", "NAME")] = None
+    expert_imbalance: Annotated[float | None, fraction(
+        "Tokens of the busiest expert-parallel rank over the mean; default 1, 1.1 or 2, by "
+        "--routing.", "FACTOR")] = None
+    expert_capacity: Annotated[float | None, fraction(
+        "The most tokens that an expert takes of a device, over the mean; those beyond are "
+        "dropped; default: none are.", "FACTOR")] = None
+    expert_padding: Annotated[bool | None, text(
+        "Pad each expert to --expert-capacity; default: no.", None,
+        "--expert-padding/--no-expert-padding")] = None
+    stack: Annotated[str | None, text(
+        "Training software: a name (`nest list stacks`) or a file; default megatron-core.",
+        "NAME")] = None
+    job: Annotated[str | None, text("File with the job; options override it.", "FILE")] = None
+    profile: Annotated[str | None, text(
+        "File with measured layers; replaces MODEL.", "FILE")] = None
+
+    def subject_and_cluster(self, names: Sequence[str]) -> tuple[Model | Profile, Cluster]:
+        """What is trained and where, from the positional arguments too.
+
+        Parameters
+        ----------
+        names : MODEL CLUSTER, or CLUSTER where a profile stands for the model.
+
+        Raises
+        ------
+        InputError : too few or too many arguments, or one of them is not usable.
+        LimitError : the cluster is a graph that is no hierarchy.
+        """
+        from nest.cli.output import note
+        from nest.inputs import load_model, load_profile
+        from nest.network.network import read_network
+
+        wanted = ("CLUSTER",) if self.profile is not None else ("MODEL", "CLUSTER")
+        if len(names) != len(wanted):
+            why = " (--profile stands for MODEL)" if self.profile is not None else ""
+            raise InputError(f"arguments: got {' '.join(names) or 'none'}; allowed: "
+                             f"{' '.join(wanted)}{why}")
+        if self.profile is not None and self.as_type is not None:
+            raise InputError(f"--as: got {self.as_type[:60]!r}; allowed: nothing with --profile")
+        subject: Model | Profile
+        subject = (load_profile(self.profile) if self.profile is not None
+                   else load_model(names[0], self.as_type))
+        cluster, notes = read_network(
+            names[-1], devices=self.devices, filling=self.filling, device=self.device,
+            without=self.without or None, degrade=self.degrade or None)
+        note(notes)
+        return subject, cluster
+
+    def described_job(self) -> Job:
+        """The job of a file, of options, or of both; options win.
+
+        Raises
+        ------
+        InputError : a field is missing in both, or not allowed.
+        """
+        from nest.inputs import Job, load_job, load_stack, read_description
+
+        options = {name: value for name, value in given(self).items() if name in Job.model_fields}
+        if self.stack is not None:
+            options["stack"] = load_stack(self.stack)
+        data: dict[str, Any] = {}
+        where = COMMAND_LINE
+        if self.job is not None:
+            data, where = read_description(self.job), self.job
+            if not options or not set(data) & set(Job.model_fields):
+                return load_job(self.job)  # which also reports a file of another type
+        merged = {**data, **options}
+        missing = [name for name in ("global_batch", "seq_len") if name not in merged]
+        if missing:
+            hints = [f"{COMMAND_LINE}: {name}: missing; needed: a number, or a --job file that has "
+                     "it" for name in missing]
+            raise InputError("\n".join(hints), tuple(hints))
+        try:
+            return Job.parse(merged, where)
+        except InputError as error:
+            lines = tuple(
+                COMMAND_LINE + line.removeprefix(where) if field in options else line
+                for line in error.problems
+                for field in [line.removeprefix(f"{where}: ").partition(":")[0]])
+            raise InputError("\n".join(lines), lines) from None
+
+
+def set_of(help: str) -> typer.models.OptionInfo:
+    """An option that takes a set of values of one dimension of the search."""
+    return text(help, "SET")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpaceOptions:
+    """The search space: a file, and a set of values for each dimension."""
+
+    space: SpaceFile = None
+    tp: Annotated[str | None, set_of("Tensor-parallel degrees, such as 8, 1,2,4 or 1..16.")] = None
+    pp: Annotated[str | None, set_of("Numbers of pipeline stages.")] = None
+    cp: Annotated[str | None, set_of("Context-parallel degrees.")] = None
+    cp_comm: Annotated[str | None, set_of(
+        "Exchange of keys and values in cp: p2p (ring), all_gather, a2a (all-to-all), a2a+p2p "
+        "(both).")] = None
+    cp_a2a: Annotated[
+        str | None, set_of("Ranks of cp that exchange by all-to-all in a2a+p2p.")] = None
+    zero: Annotated[str | None, set_of("ZeRO stages, 0 to 3.")] = None
+    shard: Annotated[str | None, set_of(
+        "ZeRO shards over all replicas (dp) or within the block (dp_in, HSDP).")] = None
+    recompute: Annotated[str | None, set_of("Recompute: none, selective, full.")] = None
+    recompute_modules: Annotated[str | None, set_of(
+        "Module combinations for selective recompute, such as core_attn,core_attn+norm; also "
+        "mlp_act, moe; with latent attention mla_up_proj, mlp; only if named here shared_experts, "
+        "and mlp of other models.")] = None
+    recompute_layers: Annotated[
+        str | None, set_of("Full recompute of only the first N layers of a stage.")] = None
+    sp: Annotated[str | None, set_of("Sequence parallelism: true, false or both.")] = None
+    outer_dp: Annotated[str | None, set_of("Numbers of replicas.")] = None
+    dp_in: Annotated[str | None, set_of("Data-parallel degrees in a block.")] = None
+    ep: Annotated[str | None, set_of("Expert-parallel degrees.")] = None
+    etp: Annotated[str | None, set_of("Expert-tensor-parallel degrees.")] = None
+    vpp: Annotated[
+        str | None, set_of("Virtual stages per device; more than 1 needs interleaved.")] = None
+    group: Annotated[str | None, set_of(
+        "Consecutive micro-batches of a virtual stage; default: pp, or the smallest legal numbers "
+        "of at least pp and of at least 2 pp.")] = None
+    micro_batch: Annotated[str | None, set_of("Samples per micro-batch of a replica.")] = None
+    mbs: Annotated[str | None, set_of("Samples per micro-batch of a device.")] = None
+    schedule: Annotated[str | None, set_of(
+        f"Schedules: {', '.join(SCHEDULES)}; default: those of the stack; with --beyond-stack "
+        "also 1f1b and interleaved.")] = None
+
+    def described(self) -> SearchSpace:
+        """The search space of the file, of the sets, or of both; sets win.
+
+        Raises
+        ------
+        InputError : a field is not allowed.
+        """
+        from nest.inputs import SearchSpace, load_space
+
+        base = load_space(self.space) if self.space is not None else SearchSpace()
+        sets = {name: value for name, value in given(self).items() if name != "space"}
+        if not sets:
+            return base
+        fixed = {name: getattr(base, name) for name in base.model_fields_set}
+        return SearchSpace.parse({**fixed, **sets}, COMMAND_LINE)
+
+
+def given(record: Any) -> dict[str, Any]:
+    """The options of a record that the command line gives, by the names of their fields."""
+    values = {one.name: getattr(record, one.name) for one in fields(record)}
+    return {name: value for name, value in values.items() if value is not None and value != []}
+
+
+def spelled(names: Iterable[str]) -> str:
+    """Options by the names of their fields, as they are spelled."""
+    return ", ".join(f"--{name.removesuffix('_type').replace('_', '-')}" for name in names)
+
+
+def modules_from(text: str | None) -> tuple[Module, ...] | None:
+    """Modules of selective recompute from text such as `core_attn+norm`, in their fixed order.
+
+    Raises
+    ------
+    InputError : an unknown module, one given twice, or several combinations.
+    """
+    from nest.inputs import SearchSpace
+
+    if text is None:
+        return None
+    found = SearchSpace.parse({"recompute_modules": text}, COMMAND_LINE).recompute_modules
+    if found is None or len(found) != 1:
+        raise InputError(f"{COMMAND_LINE}: recompute_modules: got {text[:60]!r}; allowed: one "
+                         "combination, its modules joined by +")
+    return tuple(found[0].split("+"))  # type: ignore[arg-type]
+
+
+def chosen(option: str, text: str | None, known: Iterable[str]) -> list[str]:
+    """Names joined by commas, each once; None or `all`: all known names.
+
+    Raises
+    ------
+    InputError : a name is not known.
+    """
+    names = list(known)
+    if text is None or text.strip() == "all":
+        return names
+    found = list(dict.fromkeys(name.strip() for name in text.split(",")))
+    for name in found:
+        if name not in names:
+            raise InputError(f"{option}: got {name[:60]!r}; {did_you_mean(name, names)}allowed: "
+                             f"all, or some of {', '.join(names)}")
     return found
 
 
-# The search space: a file, and a set of values for each dimension.
-SpaceFile = Annotated[
-    str | None,
-    typer.Option("--space", metavar="FILE",
-                 help="File with the search space; options override it."),
-]
-Tp = Annotated[str | None, _set("Tensor-parallel degrees, such as 8, 1,2,4 or 1..16.")]
-Pp = Annotated[str | None, _set("Numbers of pipeline stages.")]
-Cp = Annotated[str | None, _set("Context-parallel degrees.")]
-CpComm = Annotated[
-    str | None, _set("Exchange of keys and values in cp: p2p (ring), all_gather, a2a (all-to-all), "
-                     "a2a+p2p (both).")
-]
-CpA2a = Annotated[str | None, _set("Ranks of cp that exchange by all-to-all in a2a+p2p.")]
-Zero = Annotated[str | None, _set("ZeRO stages, 0 to 3.")]
-Shard = Annotated[
-    str | None, _set("ZeRO shards over all replicas (dp) or within the block (dp_in, HSDP).")
-]
-Recompute = Annotated[str | None, _set("Recompute: none, selective, full.")]
-RecomputeModules = Annotated[
-    str | None, _set("Module combinations for selective recompute, such as core_attn,"
-                     "core_attn+norm; also mlp_act, moe; with latent attention mla_up_proj, mlp; "
-                     "only if named here shared_experts, and mlp of other models.")
-]
-RecomputeLayers = Annotated[
-    str | None, _set("Full recompute of only the first N layers of a stage.")
-]
-Sp = Annotated[str | None, _set("Sequence parallelism: true, false or both.")]
-OuterDp = Annotated[str | None, _set("Numbers of replicas.")]
-DpIn = Annotated[str | None, _set("Data-parallel degrees in a block.")]
-Ep = Annotated[str | None, _set("Expert-parallel degrees.")]
-Etp = Annotated[str | None, _set("Expert-tensor-parallel degrees.")]
-Vpp = Annotated[str | None, _set("Virtual stages per device; more than 1 needs interleaved.")]
-Group = Annotated[
-    str | None, _set("Consecutive micro-batches of a virtual stage; default: pp, or the smallest "
-                     "legal numbers of at least pp and of at least 2 pp.")
-]
-MicroBatch = Annotated[str | None, _set("Samples per micro-batch of a replica.")]
-Mbs = Annotated[str | None, _set("Samples per micro-batch of a device.")]
-Schedules = Annotated[
-    str | None,
-    _set(f"Schedules: {', '.join(SCHEDULES)}; default: those of the stack; with --beyond-stack "
-         "also 1f1b and interleaved.")
-]
-BeyondStack = Annotated[
-    bool,
-    typer.Option("--beyond-stack", help="Also search plans that the job's stack cannot run: each "
-                 "stage may have its own block size and degrees."),
-]
-Offloads = Annotated[
-    str | None,
-    _set("What is kept in host memory: none (default), optimizer, optimizer:0.5, "
-         "layers:8, core_attn+moe_act and so on (docs/offloading.md).")
-]
+def one_of(option: str, name: str, known: Iterable[str]) -> None:
+    """Refuse a name that is not known.
+
+    Raises
+    ------
+    InputError : the name is not known; it offers a near one.
+    """
+    names = list(known)
+    if name not in names:
+        raise InputError(f"{option}: got {name[:60]!r}; "
+                         f"{did_you_mean(name, names)}allowed: {', '.join(names)}")
+
+
+def check_counts(**given: int | None) -> None:
+    """Refuse counts below 1 or above their limit; see :mod:`nest.limits`.
+
+    Raises
+    ------
+    InputError : one is not allowed.
+    """
+    problems = tuple(filter(None, (count_problem(*item) for item in given.items())))
+    if problems:
+        raise InputError("\n".join(problems), problems)
+
+
+def bytes_of(option: str, text: str) -> float:
+    """Bytes from text such as `160 MiB`.
+
+    Raises
+    ------
+    InputError : the text is no size.
+    """
+    from nest.units import parse_bytes
+
+    try:
+        return parse_bytes(text)
+    except ValueError as error:
+        raise InputError(f"{option}: {error}") from None
+
+
+# ---------------------------------------------------------------- records as options
+
+
+def spread(command: Callable[..., Any]) -> Callable[..., Any]:
+    """A command with the fields of its records of options in their places, for Typer.
+
+    Raises
+    ------
+    ValueError : two options have one name.
+    """
+    written = inspect.signature(command, eval_str=True)
+    records: dict[str, Any] = {name: one.annotation for name, one in written.parameters.items()
+                               if is_dataclass(one.annotation)}
+    if not records:
+        return command
+    parameters: list[inspect.Parameter] = []
+    for name, one in written.parameters.items():
+        parameters += _options_of(records[name]) if name in records else [one]
+
+    @functools.wraps(command)
+    def taken(**values: Any) -> Any:
+        for name, record in records.items():
+            values[name] = record(**{one.name: values.pop(one.name) for one in fields(record)})
+        return command(**values)
+
+    taken.__signature__ = written.replace(parameters=parameters)  # type: ignore[attr-defined]
+    taken.__annotations__ = {}
+    return taken
+
+
+def _options_of(record: Any) -> list[inspect.Parameter]:
+    described = get_type_hints(record, include_extras=True)
+    return [inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default,
+                              annotation=described[one.name]) for one in fields(record)]

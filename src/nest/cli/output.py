@@ -7,7 +7,7 @@ import errno
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from nest.errors import OutputError
@@ -79,6 +79,12 @@ def say(text: str) -> None:
         return
     with contextlib.suppress(OSError, ValueError):
         print(text.translate(_CONTROLS), file=sys.stderr, flush=True)
+
+
+def note(notes: Iterable[str], kind: str = "note: ") -> None:
+    """Write notes to stderr, a line each."""
+    for one in notes:
+        say(f"nest: {kind}{one}")
 
 
 def width() -> int:

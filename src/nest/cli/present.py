@@ -1,21 +1,90 @@
-"""Progress messages, and the output of a priced plan."""
+"""The output of a priced plan, and the files that it is written to."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
-from nest.cli import output
+from nest.cli import options, output
 from nest.errors import InputError
-from nest.inputs.files import write_text_atomic
-from nest.units import shorten
 
 if TYPE_CHECKING:
     from nest.evaluation.plans import Plan
     from nest.inputs import Cluster
 
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOutput:
+    """Options of what is shown and written of a plan."""
+
+    as_json: options.Json = False
+    output: options.Output = None
+    ranks: options.Ranks = None
+    map_file: Annotated[str | None, options.text(
+        "Also draw the network with the stages in colour, as .png or .svg.", "FILE",
+        "--map")] = None
+    quiet: options.Quiet = False
+
+    def check(self, cluster: Cluster | None = None) -> None:
+        """Refuse files that cannot be written, and a picture that cannot be drawn.
+
+        Parameters
+        ----------
+        cluster : once it is known.
+
+        Raises
+        ------
+        InputError : a bad name as for :func:`check_target`, another suffix of a picture than .png
+            and .svg, or a network that is too large for one.
+        """
+        check_target(self.output)
+        check_target(self.ranks)
+        if self.map_file is None:
+            return
+        from nest.report.figure import check_picture
+
+        check_picture("map", self.map_file)
+        check_target(self.map_file)
+        if cluster is not None:
+            from nest.report.network.sketch import sketch
+
+            sketch(cluster)
+
+    def present(self, plan: Plan) -> None:
+        """Write the files of a plan that fits, and print it.
+
+        Raises
+        ------
+        InputError : the network is too large for a picture.
+        OutputError : a file cannot be written; the plan is printed all the same.
+        """
+        writes = plan_writes(plan, self.output, self.ranks) if plan.feasible else []
+        if self.map_file is not None and plan.feasible:
+            from nest.report.figure import save_figure
+            from nest.report.network.chart import network_chart
+
+            place, figure = self.map_file, network_chart(plan)
+            writes.append(lambda: save_figure(place, figure))
+        output.deliver(
+            lambda: plan.to_json() if self.as_json else plan.report(**output.page()), *writes,
+            quiet=self.quiet and not self.as_json)
+
+
+def plan_writes(
+    plan: Plan, file: str | None, ranks: str | None
+) -> list[Callable[[], None]]:
+    """What writes a plan, and the places of its ranks."""
+    from nest.inputs.files import write_text_atomic
+    from nest.report.files import ranks_text
+
+    writes: list[Callable[[], None]] = []
+    if file is not None:
+        writes.append(lambda: write_text_atomic(file, plan.to_json() + "\n"))
+    if ranks is not None:
+        writes.append(lambda: write_text_atomic(ranks, ranks_text(plan)))
+    return writes
 
 
 def check_target(file: str | None) -> None:
@@ -25,6 +94,8 @@ def check_target(file: str | None) -> None:
     ------
     InputError : the name is empty or a folder, or its folder does not exist.
     """
+    from nest.units import shorten
+
     if file is None:
         return
     folder = os.path.dirname(file) or "."
@@ -35,74 +106,3 @@ def check_target(file: str | None) -> None:
     if not os.path.isdir(folder):
         raise InputError(f"{file}: cannot be written (no folder {folder}); allowed: a file in a "
                          "folder that exists")
-
-
-def check_map(file: str | None, cluster: Cluster | None = None) -> None:
-    """Refuse a picture of a network that cannot be drawn or written.
-
-    Parameters
-    ----------
-    file : None: no picture.
-    cluster : once it is known.
-
-    Raises
-    ------
-    InputError : a bad name as for :func:`check_target`, another suffix than .png and .svg, or a
-        network that is too large.
-    """
-    if file is None:
-        return
-    from nest.report.figure import check_picture
-
-    check_picture("map", file)
-    check_target(file)
-    if cluster is not None:
-        from nest.report.network.sketch import sketch
-
-        sketch(cluster)
-
-
-@contextmanager
-def progress(quiet: bool) -> Iterator[None]:
-    """Report steps that take seconds on stderr, unless ``quiet``."""
-    from nest.search import compiled
-
-    before = compiled.announce
-    compiled.announce = (
-        (lambda text: None) if quiet else (lambda text: output.say(f"nest: {text}")))
-    try:
-        yield
-    finally:
-        compiled.announce = before
-
-
-def present(
-    plan: Plan, as_json: bool, file: str | None, quiet: bool, ranks: str | None = None,
-    map_file: str | None = None,
-) -> None:
-    """Write the files of a plan that fits, and print it.
-
-    Raises
-    ------
-    InputError : the network is too large for a picture.
-    OutputError : a file cannot be written; the plan is printed all the same.
-    """
-    writes: list[Callable[[], None]] = []
-    if file is not None:
-        writes.append(lambda: write_text_atomic(file, plan.to_json() + "\n"))
-    if ranks is not None:
-        from nest.report.ranks import ranks_text
-
-        writes.append(lambda: write_text_atomic(ranks, ranks_text(plan)))
-    if map_file is not None and plan.feasible:
-        from nest.report.figure import save_figure
-        from nest.report.network.chart import network_chart
-
-        figure = network_chart(plan)
-        writes.append(lambda: save_figure(map_file, figure))
-
-    def text() -> str:
-        return plan.to_json() if as_json else plan.report(**output.page())
-
-    output.deliver(text, *(writes if plan.feasible else ()), quiet=quiet and not as_json)
-

@@ -16,8 +16,8 @@ import typer
 from typer.core import TyperGroup
 
 from nest.cli import options, output
-from nest.cli.examples import epilog
 from nest.cli.naming import App
+from nest.cli.options import number, text
 from nest.errors import InputError
 
 if TYPE_CHECKING:
@@ -38,39 +38,24 @@ class _WithUsual(TyperGroup):
 
 
 app = App(
-    cls=_WithUsual,
+    "sweep", cls=_WithUsual,
     help="Ask the planner the many questions of a study.\n\n"
     "A study has ranges, lists and grids over any field. `nest sweep STUDY.yaml` "
-    "is `nest sweep run STUDY.yaml`.",
-    add_completion=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+    "is `nest sweep run STUDY.yaml`.")
 
 
-@app.callback(invoke_without_command=True)
-def _sweep(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        output.emit(context.get_help())
-
-
-@app.command(USUAL, epilog=epilog("sweep run"))
+@app.command(USUAL)
 def run(
-    study: Annotated[str, typer.Argument(metavar="STUDY", help="File of a study.")],
-    folder: Annotated[
-        str | None,
-        typer.Option("--output", "-o", metavar="FOLDER",
-                     help="Folder for answers and tables; default: NAME-sweep. An interrupted "
-                     "study continues there."),
-    ] = None,
-    engine: Annotated[
-        str, typer.Option(metavar="ENGINE", help="local (default), dask://HOST:PORT, mpi, ray, "
-                          "ray://HOST:PORT, or inline.")] = "local",
-    workers: Annotated[
-        int | None, options.number("Processes of this machine; default: one for each processor. "
-                                   "Each has one thread.")] = None,
-    parquet: Annotated[
-        bool, typer.Option("--parquet", help="Write points.parquet too.")] = False,
+    study: Annotated[str, options.argument("File of a study.", "STUDY")],
+    folder: Annotated[str | None, text(
+        "Folder for answers and tables; default: NAME-sweep. An interrupted study continues there.",
+        "FOLDER", "--output", "-o")] = None,
+    engine: Annotated[str, text(
+        "local (default), dask://HOST:PORT, mpi, ray, ray://HOST:PORT, or inline.",
+        "ENGINE")] = "local",
+    workers: Annotated[int | None, number(
+        "Processes of this machine; default: one for each processor. Each has one thread.")] = None,
+    parquet: Annotated[bool, text("Write points.parquet too.", None, "--parquet")] = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -103,28 +88,23 @@ def run(
         raise typer.Exit(2)
 
 
-@app.command("show", epilog=epilog("sweep show"))
+@app.command("show")
 def show(
-    source: Annotated[str, typer.Argument(metavar="STUDY", help="File of a study, or the folder of "
-                                          "its answers.")],
+    source: Annotated[str, options.argument(
+        "File of a study, or the folder of its answers.", "STUDY")],
     *,
-    folder: Annotated[
-        str | None, typer.Option("--output", "-o", metavar="FOLDER", help="Folder for pictures; "
-                                 "default: that of the answers.")] = None,
-    answers: Annotated[
-        str | None, typer.Option("--answers", metavar="FOLDER", help="Folder of the answers of a "
-                                 "study's file; default: NAME-sweep.")] = None,
-    objective: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Objective of the heat map; default: the "
-                                 "first of the study.")] = None,
-    x: Annotated[str | None, typer.Option("--x", metavar="AXIS", help="Horizontal axis of the heat "
-                                          "map; default: the axis with most values.")] = None,
-    y: Annotated[str | None, typer.Option("--y", metavar="AXIS", help="Vertical axis.")] = None,
-    suffix: Annotated[
-        str, typer.Option("--format", metavar="NAME", help="svg (default) or png.")] = "svg",
-    plan: Annotated[
-        int | None, options.number("Show the plan of this point instead; with --json as a plan "
-                                   "file.", "NUMBER")] = None,
+    folder: Annotated[str | None, text(
+        "Folder for pictures; default: that of the answers.", "FOLDER", "--output", "-o")] = None,
+    answers: Annotated[str | None, text(
+        "Folder of the answers of a study's file; default: NAME-sweep.", "FOLDER")] = None,
+    objective: Annotated[str | None, text(
+        "Objective of the heat map; default: the first of the study.", "NAME")] = None,
+    x: Annotated[str | None, text(
+        "Horizontal axis of the heat map; default: the axis with most values.", "AXIS")] = None,
+    y: Annotated[str | None, text("Vertical axis.", "AXIS")] = None,
+    suffix: Annotated[str, text("svg (default) or png.", "NAME", "--format")] = "svg",
+    plan: Annotated[int | None, number(
+        "Show the plan of this point instead; with --json as a plan file.", "NUMBER")] = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:

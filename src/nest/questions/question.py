@@ -1,4 +1,4 @@
-"""A question to the planner as a document.
+"""A question to the planner and its answer, as documents.
 
 Questions of all minor versions are read; fields that this version does not know are ignored.
 """
@@ -12,20 +12,33 @@ from typing import Annotated, Any, Self
 from pydantic import Field, StrictInt, StrictStr, WrapValidator, model_validator
 
 from nest.errors import InputError
+from nest.evaluation.plans import Plan
 from nest.inputs import Cluster, Job, Model, Profile, SearchSpace
-from nest.inputs.base import Description, Flag, Problems, Whole
+from nest.inputs.base import Description, Flag, Problems, Whole, Written
 from nest.inputs.files import parse_text
 from nest.limits import MOST
 from nest.questions.network import cluster_of, model_of
-from nest.questions.search import Search
-from nest.units import shorten
+from nest.units import Seconds, shorten
 
 SCHEMA = "nest.question/1.0"
 """What is written, MAJOR.MINOR; read are all of this major version, a missing minor is 0."""
 SCHEMAS = r"^nest\.question/1(\.\d{1,9})?$"
+ANSWER = "nest.answer/1.0"
+ANSWERS = r"^nest\.answer/1(\.\d{1,9})?$"
 Id = Annotated[StrictStr, Field(max_length=200)] | Annotated[
     StrictInt, Field(ge=-(2**63), lt=2**64)]
 """What a question is called by whoever asks it."""
+
+
+class Search(Description):
+    """How the planner searches: arguments of :func:`nest.plan`."""
+
+    beyond_stack: Flag = Field(False, description="also what the job's stack cannot run")
+    time_limit: Seconds | None = Field(
+        None, description="seconds for a question; null: none. With it, answers depend on the "
+        "speed of the machine")
+    reorder: Flag = Field(True, description="try other orders of the devices of a graph")
+    fillings: Flag = Field(False, description="try other fillings of groups partly used")
 
 
 class Question(Description):
@@ -126,3 +139,16 @@ def id_of(data: object) -> str | int | None:
 def _whole(text: str) -> bool:
     """Whether a text has whole characters, not halves of pairs of UTF-16."""
     return not any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
+class Answer(Written):
+    """A plan, and which question it answers."""
+
+    schema_: Annotated[str, Field(alias="schema", pattern=ANSWERS)] = ANSWER
+    id: Id | None = Field(None, description="of the question")
+    notes: tuple[str, ...] = Field((), description="fields of the question that were ignored")
+    plan: Plan
+
+    def to_json(self) -> str:
+        """The answer as one line of JSON."""
+        return self.model_dump_json(by_alias=True, ensure_ascii=True)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from nest.inputs import catalog, load_cluster, load_device, load_model, load_stack
+from nest.inputs.capabilities import FIGURES, Rule
 from nest.inputs.catalog import Section
 from nest.report.page import Page
+from nest.stacks.overview import tables
 from nest.units import (
     format_bandwidth,
     format_bytes,
@@ -124,3 +126,39 @@ def _stacks(page: Page, rows: list[Row]) -> None:
     page.table("", heads, body, (0, 6, 7))
     page.paragraph("grads to hand-over: share of the traffic's time that can hide under compute; "
                    "flash: fused attention; ZeRO with pp: stages allowed with a pipeline")
+
+
+# ---------------------------------------------------------------- what stacks can run
+
+
+def capabilities_rows() -> list[Row]:
+    """What the stacks of the catalog can run: each table once, with the stacks that it is for."""
+    return [{"stacks": stacks, **known.as_dict()} for known, stacks in tables()]
+
+
+def capabilities_text(width: int = 80, colour: bool = False, unicode: bool = True) -> str:
+    """The same: for each rule what it wants, when, why, and its source; the meaning of figures."""
+    page = Page(width, colour, unicode)
+    for known, stacks in tables():
+        page.paragraph(f"{known.title} ({'stack' if len(stacks) == 1 else 'stacks'} "
+                       f"{', '.join(stacks)})", "bold")
+        _rules(page, "can run what keeps these rules:", known.rules)
+        if known.needs:
+            _rules(page, "and otherwise needs something to run:", known.needs)
+        page.blank()
+    page.paragraph("figures", "bold")
+    for name, figure in FIGURES.items():
+        page.fact("-", f"{name}: {figure.meaning}", INDENT)
+    page.blank()
+    page.paragraph("2..: 2 or more. Rules without `where` always hold.", "dim")
+    return page.text()
+
+
+def _rules(page: Page, title: str, rules: dict[str, Rule]) -> None:
+    page.paragraph(title)
+    for rule in rules.values():
+        fields = ", ".join(rule.fields)
+        where = f", where {rule.conditions}" if rule.conditions else ""
+        page.fact("-", f"{fields}: {rule.wants}{where}", 1)
+        page.fact("", rule.sentence, 1)
+        page.fact("", rule.source, 1)

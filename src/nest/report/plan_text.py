@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from nest.evaluation.plans import Evidence, Plan
-from nest.inputs.cluster import Cluster
+from nest.inputs import Cluster, GemmEfficiency
 from nest.inputs.configuration import Configuration
+from nest.inputs.device import default_gemm
 from nest.inputs.space import SearchSpace
 from nest.model import build_chain
-from nest.report.defaults import defaults
 from nest.report.page import Page
 from nest.report.stages import Table, memory_table, stage_tables, time_table
 from nest.schedules.registry import SCHEDULES
@@ -358,3 +358,14 @@ def _breakdown(page: Page, plan: Plan) -> None:
     page.table("Where the step goes", ("cause", "time", "share", ""), rows, (0, 3))
 
 
+def defaults(cluster: Cluster) -> str:
+    """Figures of a cluster that are defaults: nobody measured or stated them for it.
+
+    Efficiencies of products, and figures by kind of link; empty: none.
+    """
+    usual: GemmEfficiency = default_gemm()["default"]
+    found = [f"products of {device.name} at most {100 * usual.peak_fraction:.0f} % of the peak"
+             for device in cluster.device_types if device.gemm["default"] == usual]
+    found += [f"{', '.join(names)} of level {level.name} ({level.link})"
+              for level in cluster.levels if (names := level.defaults(cluster.device))]
+    return "; ".join(found)

@@ -1,9 +1,10 @@
 """The planner as a service over HTTP: ``nest serve`` (extra ``server``).
 
-Read `service` first: what happens to a question. `work` is what worker processes do with it,
-`pool` keeps the workers, `answers` the answers; `submitted` are questions that nobody waits for.
+Read `service` first: what happens to a question, and figures for Prometheus. `work` is what worker
+processes do with it, `pool` keeps the workers, `answers` the answers; `submitted` are questions
+that nobody waits for.
 `studies` runs sweeps on the same workers, each from a process of its own (`apart`). `app` are the
-addresses, with their description in `schema` and figures in `metrics`; `connections` bounds what
-comes before a request; `requests` are documents besides questions, `settings` the limits; `running`
-starts and ends it all. Needs fastapi, uvicorn and prometheus_client.
+addresses, with their description in `schema`; `connections` bounds what comes before a request;
+`settings` are the limits; `running` starts and ends it all.
+Needs fastapi, uvicorn and prometheus_client.
 """

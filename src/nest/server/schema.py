@@ -9,7 +9,7 @@ from nest import __version__
 from nest.inputs import Description
 from nest.questions import Answer, Failure, Question
 from nest.replanning.result import Replan
-from nest.server.requests import Batch, ReplanRequest, Submission
+from nest.server.work import Batch, ReplanRequest, Submission
 from nest.studies.study import Study
 
 TEMPLATE = "#/components/schemas/{model}"

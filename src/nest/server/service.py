@@ -11,9 +11,8 @@ from typing import Any
 
 from nest.errors import NestError
 from nest.server.answers import ReplyCache
-from nest.server.metrics import Metrics
 from nest.server.pool import Busy, Died, Ending, Pool
-from nest.server.settings import ServerSettings
+from nest.server.settings import ServerSettings, need
 from nest.server.studies import Studies
 from nest.server.submitted import READING, SubmittedQuestions
 from nest.server.work import Limits, Read, Reply, answer, read, refusal
@@ -22,6 +21,45 @@ BESIDES = 30.0
 """Seconds of an answer besides its search, at most (chosen)."""
 AGAIN = 5
 """Seconds after which a client should ask again."""
+SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+"""Bounds of the histogram of response times."""
+
+
+class Metrics:
+    """Counters of requests, and gauges of what the server holds.
+
+    Parameters
+    ----------
+    pool, answers, studies : what the gauges look at.
+    """
+
+    def __init__(self, pool: Pool, answers: ReplyCache, studies: Studies) -> None:
+        client = need("prometheus_client")
+        self.registry = client.CollectorRegistry()
+        make = {"registry": self.registry}
+        self.requests = client.Counter(
+            "nest_requests", "Requests by address and status.", ("path", "status"), **make)
+        self.seconds = client.Histogram(
+            "nest_request_seconds", "Seconds from request to response.", ("path",),
+            buckets=SECONDS, **make)
+        self.cached = client.Counter(
+            "nest_cached", "Requests that needed no search: the same request, the same question, "
+            "or one being asked.", ("what",), **make)
+        for name, text, look in (
+            ("nest_workers", "Processes that plan.", lambda: len(pool.workers)),
+            ("nest_waiting", "Questions that wait for a worker.", lambda: pool.waiting),
+            ("nest_running", "Questions that workers work on.", lambda: pool.running),
+            ("nest_worker_deaths", "Workers that ended over a question.", lambda: pool.deaths),
+            ("nest_answers", "Answers kept in memory.", lambda: len(answers)),
+            ("nest_answers_bytes", "Bytes of these.", lambda: answers.held),
+            ("nest_sweeps", "Sweeps that run.", lambda: studies.running),
+        ):
+            client.Gauge(name, text, **make).set_function(look)
+
+    def text(self) -> bytes:
+        """All figures in the text format."""
+        found: bytes = need("prometheus_client").generate_latest(self.registry)
+        return found
 
 
 def warm() -> bool:

@@ -12,19 +12,58 @@ import os
 import pickle
 import tempfile
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import Field, WrapValidator
 
 from nest.errors import InputError, NestError
 from nest.evaluation.plans import Plan
-from nest.inputs import Cluster, Configuration, Model, Profile
+from nest.inputs import Cluster, Configuration, Model, Profile, SearchSpace
+from nest.inputs.base import Description, Flag, at_most
 from nest.inputs.files import document_of
 from nest.inputs.sources import CATALOG
 from nest.questions import Question, failure, read_question
-from nest.questions.answer import SCHEMA
-from nest.questions.question import id_of, plain
-from nest.server.requests import Batch, ReplanRequest, Submission
+from nest.questions.network import cluster_of
+from nest.questions.question import ANSWER, Id, id_of, plain
 from nest.studies.questions import Answered, VersionedQuestion, ask, failed, planner
 from nest.units import shorten
+
+Part = Annotated[str, Field(max_length=10_000)]
+Address = Literal["plan", "evaluate", "compare", "replan"]
+MOST_BATCH = 1000
+"""Questions of one request (chosen)."""
+
+
+class Submission(Description):
+    """A question that nobody waits for."""
+
+    to: Address = Field("plan", description="what is asked: the last part of /v1/plan or another")
+    question: dict[str, Any] = Field(description="what that address takes")
+
+
+class Batch(Description):
+    """Several questions of one kind."""
+
+    to: Address = Field("plan", description="what is asked: the last part of /v1/plan or another")
+    questions: Annotated[tuple[dict[str, Any], ...], Field(min_length=1, max_length=MOST_BATCH),
+                         at_most(MOST_BATCH)] = Field(description="what that address takes, each")
+
+
+class ReplanRequest(Description):
+    """What :func:`nest.replan` is asked."""
+
+    id: Id | None = Field(None, description="comes back with the answer")
+    plan: dict[str, Any] = Field(description="the plan that runs, a plan document")
+    without: Annotated[tuple[Part, ...], at_most(10_000)] = Field(
+        description="what is lost, such as node17 or node3..5")
+    cluster: Annotated[
+        Cluster, WrapValidator(cluster_of, json_schema_input_type=Cluster | str | dict[str, Any])
+    ] | None = Field(
+        None, description="the whole cluster, as of a question, where devices have returned; null: "
+        "that of the plan")
+    space: SearchSpace = Field(default_factory=SearchSpace, description="bounds of the new plan")
+    beyond_stack: Flag = Field(False, description="also what the job's stack cannot run")
+
 
 STATUS = {"input": 400, "infeasible": 422, "unsupported": 422, "limit": 422}
 """HTTP status of errors, by their names; of others 500."""
@@ -110,7 +149,7 @@ def parts(body: bytes, several: bool) -> BatchParts | Reply:
 
     Parameters
     ----------
-    several : it is a :class:`nest.server.requests.Batch`, else a Submission.
+    several : it is a :class:`Batch`, else a Submission.
     """
     def read(data: dict[str, Any]) -> BatchParts:
         if several:
@@ -178,7 +217,7 @@ def _plan(data: dict[str, Any], limits: Limits) -> Reply:
 
 
 def _answer(plan: Plan) -> bytes:
-    return f'{{"schema": "{SCHEMA}", "plan": {plan.to_json(None)}}}'.encode()
+    return f'{{"schema": "{ANSWER}", "plan": {plan.to_json(None)}}}'.encode()
 
 
 # ---------------------------------------------------------------- configurations

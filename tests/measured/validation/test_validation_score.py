@@ -16,8 +16,7 @@ from test_validation_tables import table
 from nest.measured import validation
 from nest.measured.validation import PricedRun, Report
 from nest.measured.validation.score import mean, median, ordered, ranks, score, spearman
-from nest.report.parity import parity_figure
-from nest.report.validation_text import validation_text
+from nest.report.validation_text import parity_figure, validation_text
 
 RUN = validation.read()[0]
 NUMBER = {"type": ["number", "null"]}

@@ -24,12 +24,12 @@ from nest.evaluation.even import even_configuration
 from nest.evaluation.plans import Plan
 from nest.network.network import other_orders
 from nest.report.figure import save_figure
+from nest.report.files import ranks_text
 from nest.report.network import layout as network_layout
 from nest.report.network import sketch as network_sketch
 from nest.report.network.chart import OKABE_ITO, SIDE, network_chart, stage_colours
 from nest.report.network.layout import STEP
 from nest.report.network.sketch import MOST_CABLES, MOST_NODES, sketch
-from nest.report.ranks import ranks_text
 
 DOCS = Path(__file__).parents[3] / "docs"
 SOURCE = Path(__file__).parents[3] / "src"

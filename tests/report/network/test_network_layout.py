@@ -13,8 +13,7 @@ import nest
 from nest.errors import InputError
 from nest.report.network import layout as network_layout
 from nest.report.network.chart import SIDE
-from nest.report.network.grid import grid_of
-from nest.report.network.layout import STEP, layout
+from nest.report.network.layout import STEP, grid_of, layout
 from nest.report.network.sketch import MOST_CABLES, Sketch, sketch
 
 

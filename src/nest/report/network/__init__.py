@@ -1,5 +1,5 @@
 """Maps of a network: which device does what.
 
-`sketch` draws nodes close to their neighbours, `grid` those of a torus; `layout` places
-both on the page; `chart` colours them by a plan. Read `chart` first.
+`sketch` has the contents of the picture, `layout` places them on the page, close to their
+neighbours or as the grid of a torus; `chart` colours them by a plan. Read `chart` first.
 """

@@ -1,5 +1,6 @@
-"""A simulated step as a trace that https://ui.perfetto.dev and chrome://tracing open.
+"""Files for other programs: the place of each rank, and a simulated step as a trace.
 
+https://ui.perfetto.dev and chrome://tracing open the trace.
 The Trace Event Format (Chromium, "Trace Event Format", JSON object form): "X" slices with start and
 duration in microseconds, "C" counters, "M" names. A process is a stage, a thread one of its
 streams.
@@ -7,10 +8,13 @@ streams.
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from typing import Any
 
 from nest.evaluation.plans import Plan
+from nest.evaluation.ranks import Rank
 from nest.simulation.record import AHEAD, BACK, COMPUTE, DATA
 from nest.simulation.step import Traced
 
@@ -86,3 +90,15 @@ def _memory(traced: Traced) -> list[dict[str, Any]]:
             found.append({"ph": "C", "name": "memory", "pid": s.stage, "tid": 0,
                           "ts": MICRO * second, "args": {"bytes": level}})
     return found
+
+
+def ranks_text(plan: Plan) -> str:
+    """Give the place of each device that a plan uses as CSV, for launchers.
+
+    The columns are the fields of :class:`Rank`.
+    """
+    stream = io.StringIO()
+    table = csv.writer(stream, lineterminator="\n")
+    table.writerow(Rank._fields)
+    table.writerows(plan.ranks())
+    return stream.getvalue()

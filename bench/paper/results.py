@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from nest.bench.asking import PlannerRun
-from nest.bench.paper import PaperQuestion
-from nest.bench.published import Published
+from paper.answers import PlannerRun
+from paper.published import Published
+from paper.questions import PaperQuestion
 
 OWN, BASE = "nest", "manual"
 """The planner whose gains are reported, and the one that throughputs are relative to."""
@@ -49,7 +49,7 @@ def results(asked: Sequence[PlannerRun]) -> list[Result]:
 
     Parameters
     ----------
-    asked : of :func:`nest.bench.asking.ask`; of one model, throughputs in samples compare as
+    asked : of ``ask`` in answers.py; of one model, throughputs in samples compare as
         throughputs in tokens do.
     """
     speed = {(one.question, one.planner): one.answer.tokens_per_s

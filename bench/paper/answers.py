@@ -1,4 +1,4 @@
-"""The answers of planners, in a store as those of a study: a run can be interrupted and resumed.
+"""Planners asked, each question once; answers are stored: a run can be interrupted and resumed.
 
 An answer is JSON, schema `nest.answer/1`. It holds a digest of all that was asked, so that an
 answer is used again only for the same question to the same planner of the same version of NEST.
@@ -9,17 +9,19 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
 from nest import __version__
-from nest.bench.paper import PlannerInputs
 from nest.errors import InputError
 from nest.inputs.base import Description, Flag, Name, Number, Whole
 from nest.inputs.files import parse_text
+from nest.planners.compare import ComparedPlan, compare, peak_memory
+from nest.report.comparison_text import in_a_line
 from nest.studies.store import FILE, Store, make_folder
+from paper.questions import OPTIONS, PaperQuestion, PlannerInputs
 
 Text = Annotated[str, Field(max_length=4000)]
 Positive = Annotated[Number, Field(gt=0)]
@@ -123,3 +125,58 @@ class StoredAnswers:
         """
         self._store.add(answer.question, "ok" if answer.feasible else "infeasible",
                         answer.model_dump_json(by_alias=True))
+
+
+class PlannerRun(NamedTuple):
+    """A question, a planner and its answer."""
+
+    question: PaperQuestion
+    planner: str
+    answer: PlannerAnswer
+
+
+def ask(
+    questions: Sequence[PaperQuestion], planners: Sequence[str], answers: StoredAnswers,
+    tell: Callable[[PlannerRun], object] = lambda run: None,
+) -> list[PlannerRun]:
+    """Give every answer; ask only for those that are missing.
+
+    Parameters
+    ----------
+    questions, planners : each planner is asked each question, in this order.
+    answers : those there are; new ones are added one by one.
+    tell : is called with each answer.
+
+    Raises
+    ------
+    InputError : model or cluster of a question cannot be read, or they are incompatible.
+    """
+    found: list[PlannerRun] = []
+    for question in questions:
+        described = question.described()
+        for planner in planners:
+            key = digest(described, planner, OPTIONS.get(planner, {}))
+            answer = answers.get(key)
+            if answer is None:
+                entry, = compare(
+                    *described, [planner], {**OPTIONS, "nest": {"beyond_stack": True}})
+                answer = _answer(question, key, entry)
+                answers.add(answer)
+            found.append(PlannerRun(question, planner, answer))
+            tell(found[-1])
+    return found
+
+
+def _answer(question: PaperQuestion, key: str, entry: ComparedPlan) -> PlannerAnswer:
+    plan = entry.plan
+    return PlannerAnswer.parse({
+        "schema": "nest.answer/1", "question": key, "model": question.model,
+        "cluster": question.cluster, "devices": question.devices, "mbs": question.mbs,
+        "planner": entry.planner, "feasible": entry.feasible,
+        "reason": None if entry.reason is None else " ".join(entry.reason.split())[:4000],
+        "step_time_s": None if plan is None else plan.step_time_s,
+        "samples_per_s": None if plan is None else plan.samples_per_s,
+        "tokens_per_s": None if plan is None else plan.tokens_per_s,
+        "peak_memory_bytes": None if plan is None else peak_memory(plan),
+        "search_seconds": max(entry.search_seconds, 0.0),
+        "plan": None if plan is None else in_a_line(plan)}, "answer")

@@ -9,7 +9,7 @@ scripts/tpuv4_fatTree/reference_results.md, experiments 1 and 2, and README.md, 
 from __future__ import annotations
 
 import csv
-from importlib import resources
+from pathlib import Path
 from typing import NamedTuple
 
 PLANNERS = ("manual", "mcmc", "alpa", "phaze")
@@ -32,7 +32,7 @@ class Published(NamedTuple):
     """A published comparison of planners."""
 
     part: str
-    """Of :data:`nest.bench.paper.PARTS`."""
+    """Of ``PARTS`` in questions.py."""
     model: str
     devices: int
     mbs: int
@@ -42,7 +42,7 @@ class Published(NamedTuple):
 
 def published() -> tuple[Published, ...]:
     """All published comparisons, in their order."""
-    text = resources.files("nest.bench").joinpath("published.csv").read_text(encoding="utf-8")
+    text = Path(__file__).with_name("published.csv").read_text(encoding="utf-8")
     found = []
     for row in csv.DictReader(text.splitlines()):
         part, model, devices, mbs = (row.pop(name) for name in ("part", "model", "devices", "mbs"))

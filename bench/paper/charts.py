@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from nest.bench.paper import PARTS, bounds_text, marked
-from nest.bench.results import BASE, OWN, Result, distinct, select
 from nest.report.figure import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, SKY_BLUE, VERMILION, look
+from paper.questions import PARTS, bounds_text, marked
+from paper.results import BASE, OWN, Result, distinct, select
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,8 +32,8 @@ def part_figure(found: Sequence[Result], part: str) -> Figure:
 
     Parameters
     ----------
-    found : of :func:`nest.bench.results.results`.
-    part : of :data:`nest.bench.paper.PARTS`.
+    found : of ``results`` in results.py.
+    part : of ``PARTS`` in questions.py.
 
     Returns
     -------

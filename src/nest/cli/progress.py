@@ -1,4 +1,4 @@
-"""A line on a terminal while a search runs, and Ctrl-C, which ends it with the best plan so far."""
+"""What a terminal shows while a command works, and Ctrl-C, which ends a search early."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ import shutil
 import signal
 import sys
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
+
+from nest.cli import output
 
 if TYPE_CHECKING:
     from nest.search.progress import Progress
@@ -63,6 +67,16 @@ class Follow:
             sys.stderr.flush()
         return not self.interrupted
 
+    def reraise(self) -> None:
+        """End as an interrupted command, once the best plan so far is shown.
+
+        Raises
+        ------
+        KeyboardInterrupt : the search was interrupted.
+        """
+        if self.interrupted:
+            raise KeyboardInterrupt
+
 
 def line(what: str, now: Progress) -> str:
     """What is searched, how far, and how good the best plan is."""
@@ -76,3 +90,31 @@ def line(what: str, now: Progress) -> str:
     if now.lower_bound_s is None or now.gap is None:
         return what
     return f"{what}, bound {format_seconds(now.lower_bound_s)}, gap {100 * now.gap:.2g} %"
+
+
+@contextmanager
+def progress(quiet: bool) -> Iterator[None]:
+    """Report steps that take seconds on stderr, unless ``quiet``."""
+    from nest.search import compiled
+
+    before = compiled.announce
+    compiled.announce = (
+        (lambda text: None) if quiet else (lambda text: output.say(f"nest: {text}")))
+    try:
+        yield
+    finally:
+        compiled.announce = before
+
+
+@contextmanager
+def bar(total: int, quiet: bool) -> Iterator[Callable[[str], None]]:
+    """A progress bar on stderr; a call advances it by one and shows what is done."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    with Progress(TextColumn("{task.description}", markup=False), BarColumn(24),
+                  MofNCompleteColumn(), TimeElapsedColumn(), console=Console(stderr=True),
+                  disable=quiet) as shown:
+        task = shown.add_task("", total=total)
+        yield lambda text: shown.update(task, advance=1, description=text)
+        shown.update(task, description="done")
