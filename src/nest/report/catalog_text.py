@@ -148,7 +148,7 @@ def capabilities_text(width: int = 80, colour: bool = False, unicode: bool = Tru
         page.blank()
     page.paragraph("figures", "bold")
     for name, figure in FIGURES.items():
-        page.fact("-", f"{name}: {figure.meaning}", INDENT)
+        page.fact("-", f"{name}: {figure.meaning}", 1)
     page.blank()
     page.paragraph("2..: 2 or more. Rules without `where` always hold.", "dim")
     return page.text()

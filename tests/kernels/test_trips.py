@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-PATHS = [HERE, HERE.parent / "oracle", HERE.parent / "helpers", HERE.parents[1] / "src"]
+PATHS = [*(HERE.parent / name for name in ("search", "oracle", "helpers")), HERE.parents[1] / "src"]
 CLOSE = {
     "interleaved": {"trips": 0.999, "gathers": 0.99, "reductions": 0.999, "first look": 1.0,
                     "ends": 0.93, "held": 0.999, "begin": 0.999, "end": 0.999, "left": 0.2},
