@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -223,7 +223,7 @@ def _follow(name: str, quiet: bool) -> Iterator[_Follow]:
     shows = not quiet and sys.stderr is not None and sys.stderr.isatty()
     before: Any = None
     main = threading.current_thread() is threading.main_thread()
-    with _bar(name) if shows else _nothing() as (bar, task):
+    with _bar(name) if shows else nullcontext((None, None)) as (bar, task):
         follow = _Follow(bar, task)
         if main:
             before = signal.signal(signal.SIGINT, follow.interrupt)
@@ -232,11 +232,6 @@ def _follow(name: str, quiet: bool) -> Iterator[_Follow]:
         finally:
             if main:
                 signal.signal(signal.SIGINT, before)
-
-
-@contextmanager
-def _nothing() -> Iterator[tuple[None, None]]:
-    yield None, None
 
 
 @contextmanager
