@@ -265,6 +265,29 @@ def test_variables_of_further_arguments_are_empty_unless_set(tmp_path: Path) -> 
     assert nest.read(path, variables={"E": "--num-layers 7"}).model.layers == 7
 
 
+@pytest.mark.parametrize(("test", "named"), [
+    ('if [ "$MODE" = big ]; then N=7; else N=5; fi', ["MODE"]),
+    ('case "$MODE" in big) N=7;; *) N=5;; esac', ["MODE"]),
+    ('N=5; [[ -n "$MODE" && -n $OTHER ]] && N=7', ["MODE", "OTHER"]),
+    ('MODE=small; if [ "$MODE" = big ]; then N=7; else N=5; fi', []),
+    ("N=${MODE:-5}", []),
+])
+def test_a_note_says_what_tests_take_as_empty(
+    test: str, named: list[str], tmp_path: Path
+) -> None:
+    """Another value in the environment takes the other way."""
+    path = tmp_path / "run.sh"
+    path.write_text(f"{test}\ntorchrun --nproc_per_node 8 pretrain_gpt.py --num-layers $N {REST}\n",
+                    encoding="utf-8")
+    found = nest.read(path)
+    assert found.model.layers == 5
+    assert [note.split(": ")[1] for note in found.notes if note.startswith("not set in")] == (
+        [f"{', '.join(named)} (--set NAME=VALUE)"] if named else [])
+    if named:
+        again = nest.read(path, variables={"MODE": "big", "OTHER": "1"})
+        assert again.model.layers == 7 and not any("not set in" in one for one in again.notes)
+
+
 def test_arguments_that_a_script_loses_are_named(tmp_path: Path) -> None:
     text = f"torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 5 \\ \n  --swiglu {REST}\n"
     with pytest.raises(InputError, match="line 2: a command begins with '--swiglu'"):

@@ -278,7 +278,7 @@ def read_file(found: Opened) -> Reading:
     if source.asked.devices not in (None, read.devices):
         raise InputError(f"{source.where}: its degrees take {read.devices} devices, and --devices "
                          f"says {source.asked.devices}; allowed: the same")
-    notes = read.notes
+    notes = read.notes + (found.script.notes if found.script is not None else ())
     if launch is not None and not os.path.isfile(found.path):
         notes += (f"{launch.file} is not beside the script: its values are those of MaxText "
                   f"{maxtext.VERSION}",)

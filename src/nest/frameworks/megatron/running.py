@@ -98,7 +98,7 @@ class RunningScript(RunningJob):
         again: Mapping[str, Any], in_place: bool,
     ) -> Self:
         job = Job.parse(found.job, launch.where)
-        notes = found.notes
+        notes = (*found.notes, *launch.script.notes)
         common = _common_batch(arguments_of(launch.words, known())[0], job.global_batch)
         if common:
             notes += (f"batches of the schedule are multiples of {common}: micro-batch x data "

@@ -140,7 +140,8 @@ def read(
     title = f"# Read from {os.path.basename(where)}, line {launch.command.line}; {world} devices.\n"
     return Reading(
         Model.parse(found.model, where), Job.parse(found.job, where),
-        Configuration.parse(found.configuration, where), world, found.notes,
+        Configuration.parse(found.configuration, where), world,
+        (*found.notes, *launch.script.notes),
         {f"{name}.yaml": title + yaml_text(data)
          for name, data in plain.items()}, words, launch.command.line)
 

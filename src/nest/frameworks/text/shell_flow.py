@@ -71,6 +71,13 @@ class Flow(Words):
         self._loops: list[list[tuple[str, ShellState]]] = []
         self._returns: list[list[ShellState]] = []
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """A note on what decided something because it is not set; none: nothing did."""
+        named = ", ".join(self.assumptions)
+        return (f"not set in the script, and empty in its tests: {named} (--set "
+                "NAME=VALUE)",) if named else ()
+
     @abstractmethod
     def _simple(self, node: Simple) -> Status:
         """Run a command."""
