@@ -10,8 +10,7 @@ import pytest
 from command_line import run
 
 import nest
-from nest.costs.network.groups import replica_group
-from nest.costs.network.placement import place_class, strides
+from nest.costs.network.placement import place_class, replica_group, strides
 from nest.network import graph_of
 from nest.planners.compare import compare
 from nest.simulation import simulate

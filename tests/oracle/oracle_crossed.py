@@ -26,7 +26,7 @@ def crossed(question: Question) -> tuple[int, list[Found]]:
     fitting, best = 0, dict[Key, Found]()
     for plan in listed(question) if chain.is_chain else ():
         try:
-            check(chain, cluster, job, plan)
+            check(pricing, plan)
         except InputError:
             continue
         seconds = priced(pricing, plan, known)

@@ -64,7 +64,7 @@ def solve(chain: Chain, cluster: Cluster, job: Job, space: SearchSpace, most: in
         if count > most:
             raise TooMany
         try:
-            check(chain, cluster, job, plan)
+            check(pricing, plan)
         except InputError:
             continue
         if not_runnable(chain, job, plan):

@@ -114,7 +114,7 @@ def seconds_of(
     pricing, known, found = Pricing(chain, where, job), dict[object, Layers](), []
     for way in ways:
         try:
-            check(chain, where, job, way)
+            check(pricing, way)
         except InputError:
             continue
         if not_runnable(chain, job, way):

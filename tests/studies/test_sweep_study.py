@@ -13,16 +13,8 @@ from studies import STUDY
 
 from nest.errors import InputError
 from nest.studies.axes import Axis, Expression
-from nest.studies.points import (
-    Point,
-    Points,
-    PriceList,
-    best_first,
-    bill,
-    combinations,
-    switches_of,
-)
-from nest.studies.study import Study, with_field
+from nest.studies.points import Point, Points, best_first, combinations, switches_of
+from nest.studies.study import PriceList, Study, bill, with_field
 from nest.studies.sweep import load_study
 
 

@@ -71,9 +71,9 @@ def evaluate(
 
 def priced(chain: Chain, cluster: Cluster, job: Job, configuration: Configuration) -> Plan:
     """:func:`evaluate` for the layers of a model or of a profile."""
-    check(chain, cluster, job, configuration)
-    m = job.global_batch // (configuration.outer_dp * configuration.micro_batch)
     pricing = Pricing(chain, cluster, job)
+    check(pricing, configuration)
+    m = pricing.micro_batches(configuration)
     prices = [pricing.stage(configuration, stage) for stage in configuration.stages]
     hops = [pricing.hops(configuration, number) for number in range(configuration.pp)]
     time = pricing.step_time(configuration, prices, hops)

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from nest.costs.memory import memory_problem
-from nest.costs.network.fabric import fabric_of
-from nest.costs.network.placement import aligned
+from nest.costs.network.fabric import Fabric
 from nest.errors import InputError
 from nest.evaluation.plans import Stage
+from nest.evaluation.stages import Pricing
 from nest.inputs.cluster import Cluster
 from nest.inputs.configuration import Configuration
 from nest.inputs.job import Job
@@ -28,23 +28,17 @@ from nest.schedules.registry import twin
 from nest.units import format_bytes
 
 
-def straddles(start: int, stop: int, replica: int, stride: int, group_sizes: Sequence[int]) -> str:
-    """Which group of the cluster a block is partly in, and what to do."""
-    first, block = replica * stride + start, stop - start
-    size = next(g for g in group_sizes if not aligned(first, block, (g,)))
-    return (f"devices [{start}, {stop}) of replica {replica} straddle a group: a block lies in one "
-            "group of every level, or is whole groups, but this one begins at device "
-            f"{first % size} of a group of {size}; choose degrees whose blocks of {block} devices "
-            f"fill groups of {size}, or another number of devices (--devices N)")
+def check(pricing: Pricing, plan: Configuration) -> None:
+    """Raise an InputError that names every illegal stage, with the reason.
 
-
-def check(chain: Chain, cluster: Cluster, job: Job, plan: Configuration) -> None:
-    """Raise an InputError that names every illegal stage, with the reason."""
-    found: list[str] = []
-    fabric = fabric_of(cluster)
-    found += filter(None, [sequence_problem(chain, job), memory_problem(cluster, job),
-                           offload_problem(chain, cluster, plan.offload),
-                           excluded(plan.offload, "pp", plan.pp)])
+    Parameters
+    ----------
+    pricing : of the chain, cluster and job that the plan is for.
+    """
+    chain, cluster, job = pricing.chain, pricing.cluster, pricing.job
+    found = [*filter(None, [sequence_problem(chain, job), memory_problem(cluster, job),
+                            offload_problem(chain, cluster, plan.offload),
+                            excluded(plan.offload, "pp", plan.pp)])]
     if order := _order_problem(chain, plan):
         raise InputError(order, (order,))
     if plan.schedule in ("1f1b", "gpipe") or plan.vpp == 1:
@@ -56,14 +50,11 @@ def check(chain: Chain, cluster: Cluster, job: Job, plan: Configuration) -> None
         where = f"stages.{number}: "
         legal = stage_problem(chain, job, stage, plan)
         found += [where + legal] if legal else []
+        if straddling := _straddles(pricing.fabric, stage.devices, plan):
+            found.append(where + straddling)
         start, stop = stage.devices
-        for r in range(plan.outer_dp):
-            if not aligned(r * plan.stride + start, stop - start, cluster.group_sizes):
-                found.append(where + straddles(
-                    start, stop, r, plan.stride, cluster.group_sizes))
-                break
         site = np.array([start]), stop - start, plan.outer_dp, plan.stride
-        if not found and not fabric.alike(*site).all():
+        if not found and not pricing.fabric.alike(*site).all():
             found.append(where + f"devices [{start}, {stop}) are of several types in a replica, or "
                          "of other types in another one; allowed: devices of one type")
         other = twin(plan.schedule, plan.pp, number)
@@ -73,6 +64,21 @@ def check(chain: Chain, cluster: Cluster, job: Job, plan: Configuration) -> None
                          f"layers with schedule {plan.schedule}; allowed: devices of one type")
     if found:
         raise InputError("\n".join(found), tuple(found))
+
+
+def _straddles(fabric: Fabric, devices: tuple[int, int], plan: Configuration) -> str | None:
+    """Which group of the cluster a block is partly in, and what to do; None: in none."""
+    start, stop = devices
+    for replica in range(plan.outer_dp):
+        first = replica * plan.stride + start
+        size = fabric.straddled(first, stop - start)
+        if size is not None:
+            return (f"devices [{start}, {stop}) of replica {replica} straddle a group: a block "
+                    "lies in one group of every level, or is whole groups, but this one begins at "
+                    f"device {first % size} of a group of {size}; choose degrees whose blocks of "
+                    f"{stop - start} devices fill groups of {size}, or another number of devices "
+                    "(--devices N)")
+    return None
 
 
 def _order_problem(chain: Chain, plan: Configuration) -> str | None:

@@ -48,7 +48,7 @@ def stage_by_stage(way: Configuration, cluster: Cluster) -> tuple[int, ...]:
 def ranks(way: Configuration, cluster: Cluster) -> tuple[Rank, ...]:
     """Ranks of a plan; in a block tp goes fastest, then cp, then dp_in; of experts etp, then ep.
 
-    See `nest.costs.network.groups`.
+    See `nest.costs.network.placement`.
     """
     found: list[Rank] = []
     numbers = cluster.numbers

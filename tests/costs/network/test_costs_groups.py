@@ -10,7 +10,7 @@ import pytest
 from oracle_rules import alike_blocks, spread
 
 from nest.costs.choices import Site, bodies, states
-from nest.costs.network import groups, placement
+from nest.costs.network import placement
 from nest.costs.network.collectives import Group
 from nest.costs.network.fabric import Fabric
 from nest.inputs import Cluster, Level, load_device
@@ -83,7 +83,7 @@ def test_inner_groups(shape: tuple[int, ...]) -> None:
                     [start + first + offset + stride * n for n in range(size)]
                     for first in range(0, block, span) for offset in range(stride)
                 ]
-                assert groups.inner_group(sizes, block, stride, size) == spread(members, sizes), (
+                assert placement.inner_group(sizes, block, stride, size) == spread(members, sizes), (
                     start, block, stride, size)
 
 
@@ -97,7 +97,7 @@ def test_replica_groups(shape: tuple[int, ...]) -> None:
                  for r in range(outer_dp) for d in range(block // inner)]
                 for offset in range(inner)
             ]
-            found = groups.replica_group(sizes, start, block, inner, outer_dp, stride)
+            found = placement.replica_group(sizes, start, block, inner, outer_dp, stride)
             assert found == spread(members, sizes), (start, block, inner, outer_dp, stride)
 
 

@@ -16,10 +16,12 @@ from numpy.typing import NDArray
 
 from nest.costs.distinct import distinct_rows
 from nest.costs.network.collectives import Group, Paths
-from nest.costs.network.groups import inner_group, replica_group
 from nest.costs.network.placement import (
+    aligned,
     aligned_starts,
+    inner_group,
     place_class,
+    replica_group,
     replicas_alike,
     tile_of,
     worst_level,
@@ -76,6 +78,10 @@ class Fabric:
     def rates(self) -> tuple[Floats, Floats]:
         """Seconds per byte, and latency, of the levels."""
         return self._per_byte, self._latency
+
+    def straddled(self, start: int, block: int) -> int | None:
+        """Size of a group that a block is partly in; None: it may be there."""
+        return next((g for g in self.group_sizes if not aligned(start, block, (g,))), None)
 
     def alike(self, starts: Ints, block: int, outer_dp: int, stride: int) -> NDArray[np.bool_]:
         """Whether all devices of a block and of its replicas are of one type; (K,)."""
@@ -149,9 +155,8 @@ class Fabric:
         links, key = self._links, (block, distance, size, spread)
         assert links is not None
         if key not in self._known:
-            first = np.arange(self.group_sizes[-1] - block + 1)
             self._known[key] = _Figures(
-                self, block, first[aligned_starts(first, block, self.group_sizes)],
+                self.group_sizes, block, np.arange(self.group_sizes[-1] - block + 1)[None, :],
                 lambda starts: links.inside(starts, block, distance, size, spread))
         found: Floats = self._known[key].at(
             start + stride * np.arange(outer_dp)[:, None]).max(axis=0)
@@ -168,8 +173,7 @@ class Fabric:
         if key not in self._known:
             site = stride * np.arange(outer_dp)[:, None] + np.arange(stride - block + 1)
             self._known[key] = _Figures(
-                self, block,
-                np.flatnonzero(aligned_starts(site, block, self.group_sizes).all(axis=0)),
+                self.group_sizes, block, site,
                 lambda starts: links.over_replicas(starts, block, inner, outer_dp, stride))
         return self._known[key].at(start)
 
@@ -234,17 +238,19 @@ class _Figures:
 
     Parameters
     ----------
-    starts : int64, shape (K,)
-        Where a block may start.
+    group_sizes : of the network.
+    site : int64, shape (R, K): where the replicas of a block are that starts at 0, 1, ...; it may
+        start where all of them are aligned.
     price : the figures of some of these, (K, 2 V + 8); they do not depend on what else is asked.
     """
 
     def __init__(
-        self, fabric: Fabric, block: int, starts: Ints, price: Callable[[Ints], Floats]
+        self, group_sizes: tuple[int, ...], block: int, site: Ints, price: Callable[[Ints], Floats]
     ) -> None:
-        self._starts, self._price = starts, price
-        self._tile = tile_of(np.arange(fabric.group_sizes[-1]), block, fabric.group_sizes)
-        self._figures = np.zeros((len(self._tile), 2 * len(fabric.group_sizes) + 8))
+        self._starts = np.flatnonzero(aligned_starts(site, block, group_sizes).all(axis=0))
+        self._price = price
+        self._tile = tile_of(np.arange(group_sizes[-1]), block, group_sizes)
+        self._figures = np.zeros((len(self._tile), 2 * len(group_sizes) + 8))
         self._known = np.zeros(len(self._tile), dtype=np.bool_)
 
     def at(self, start: Ints) -> Floats:

@@ -21,8 +21,7 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from nest.costs.network.groups import inner_group, replica_group
-from nest.costs.network.placement import shared_level, tile_of
+from nest.costs.network.placement import inner_group, replica_group, shared_level, tile_of
 from nest.costs.network.records import Ends, KnownWays, Patterns, Tiles, Twins
 from nest.errors import LimitError
 from nest.inputs.cluster import Cluster
@@ -135,7 +134,7 @@ class LinkPrices:
         return result
 
     def _layout(self, seen: tuple[tuple[int, ...], bool], members: Ints) -> GroupLayout:
-        """Of groups ``members`` (G, n), with what :mod:`nest.costs.network.groups` says of them."""
+        """Of groups ``members`` (G, n), with what :mod:`nest.costs.network.placement` says of them."""
         inside, even = seen
         if even:
             return GroupLayout(inside, even, inside)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from nest.costs.choices import network
 from nest.costs.network import collectives as costs
-from nest.costs.network.groups import count
+from nest.costs.network.placement import count
 from nest.errors import InputError
 from nest.inputs import Cluster, Level
 from nest.measured.calibration.fit import Array, Fit, Parameter, fit, median_and_tail, percent_off

@@ -35,7 +35,7 @@ from nest.costs.choices import Site, bodies, setting, states
 from nest.costs.layer import LayerCosts, body_costs
 from nest.costs.network.collectives import Group, all_gather, all_reduce
 from nest.costs.network.fabric import fabric_of
-from nest.costs.network.groups import inner_group
+from nest.costs.network.placement import inner_group
 from nest.costs.zero import state_costs
 from nest.errors import KernelError
 from nest.inputs.cluster import Cluster
