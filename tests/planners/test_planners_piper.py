@@ -141,7 +141,7 @@ def small(seed: int) -> Instance:
 @cache
 def chosen(seed: int, pp: int | None = None) -> tuple[PiperPipeline, float, int] | None:
     x = small(seed)
-    return Piper().choose(x.chain, x.cluster, x.job, SearchSpace(pp=pp))
+    return Piper().best(x.chain, x.cluster, x.job, SearchSpace(pp=pp))
 
 
 @pytest.mark.parametrize("first", range(0, 200, 20))
@@ -233,19 +233,19 @@ def test_a_stage_of_four_equal_layers_by_hand() -> None:
     cluster = Cluster(name="c", device=plain.device(memory="5 GB"), levels=[
         {"name": "n", "size": 2, "bandwidth": 1e12, "latency": 0.0}])
     job = Job(global_batch=4, seq_len=64, stack=plain.stack(), memory_margin=0)
-    found = Piper().choose(chain_of(profile), cluster, job, ANY)
+    found = Piper().best(chain_of(profile), cluster, job, ANY)
     assert found is not None
     assert found[1] == pytest.approx(24.0, rel=1e-9)
     # 3.9 GB. Two stages: the first holds two micro-batches of two layers, 4 GB; with the first
     # layer run again 2 x 1 GB and 1 GB within it, in 6 s + 1 s. One stage on both devices holds
     # 4 GB of one micro-batch; with two layers run again 2 + 1 GB, in (12 + 2) s / 2. 28 s both.
     tight = cluster.replace(device=plain.device(memory="3.9 GB"))
-    found = Piper().choose(chain_of(profile), tight, job, ANY)
+    found = Piper().best(chain_of(profile), tight, job, ANY)
     assert found is not None
     assert found[1] == pytest.approx(28.0, rel=1e-9)
     # With 4 GB both keep everything.
     wide = cluster.replace(device=plain.device(memory="4 GB"))
-    found = Piper().choose(chain_of(profile), wide, job, ANY)
+    found = Piper().best(chain_of(profile), wide, job, ANY)
     assert found is not None and found[1] == pytest.approx(24.0, rel=1e-9)
 
 

@@ -18,15 +18,11 @@ from nest.costs.layer import body_costs
 from nest.costs.network.fabric import fabric_of
 from nest.costs.network.placement import aligned
 from nest.costs.zero import StateCosts, state_costs
-from nest.errors import InputError, NoPlanError
-from nest.evaluation.evaluate import chain_of
 from nest.inputs.cluster import Cluster, Level
 from nest.inputs.job import Job
-from nest.inputs.model import Model
-from nest.inputs.profile import Profile
 from nest.inputs.space import SearchSpace
 from nest.model import Chain, boundary_bytes
-from nest.model.legality import expert_problem, sequence_problem, tensor_degrees, tp_problem
+from nest.model.legality import expert_problem, tensor_degrees, tp_problem
 
 Array = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -85,28 +81,6 @@ class LayerSplit(NamedTuple):
     sp: bool
     ep: int
     etp: int
-
-
-def chain_for(
-    name: str, model: Model | Profile, job: Job, space: SearchSpace, fixed: dict[str, object]
-) -> Chain:
-    """The layers, if the job fits them and the space allows the fixed choices of a method.
-
-    Raises
-    ------
-    InputError : the sequence length is impossible for the model.
-    NoPlanError : the space leaves out a value that the method cannot vary.
-    """
-    chain = chain_of(model)
-    problem = sequence_problem(chain, job)
-    if problem:
-        raise InputError(problem)
-    for field, value in fixed.items():
-        if not space.allows(field, value):
-            raise NoPlanError(
-                f"{name}: the method knows {field} {value} only, and the space allows "
-                f"{space.describe()[field]}")
-    return chain
 
 
 def sequence_split(chain: Chain, job: Job, space: SearchSpace, tp: int) -> bool | None:

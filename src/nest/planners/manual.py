@@ -42,18 +42,14 @@ from itertools import product
 from typing import Any, ClassVar, NamedTuple
 
 from nest.errors import InputError, NoPlanError
-from nest.evaluation.evaluate import chain_of, evaluate
 from nest.evaluation.even import even_configuration
-from nest.evaluation.plans import Plan
 from nest.inputs.cluster import Cluster
 from nest.inputs.configuration import Configuration
 from nest.inputs.job import Job
-from nest.inputs.model import Model
-from nest.inputs.profile import Profile
 from nest.inputs.space import SearchSpace
 from nest.model import Chain
 from nest.model.legality import divisors, tensor_degrees
-from nest.planners.prices import PlannerPrices, outside
+from nest.planners.prices import Baseline, PlannerPrices, outside
 
 LONG = 8192
 """Tokens of a sequence from which on context parallelism is considered (rule 5)."""
@@ -76,33 +72,15 @@ class ManualDegrees(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Manual:
+class Manual(Baseline):
     """The configuration of the rules above; if nothing fits, the one that lacks least memory."""
 
     name: ClassVar[str] = "manual"
 
-    def plan(
-        self, model: Model | Profile, cluster: Cluster, job: Job, space: SearchSpace
-    ) -> Plan:
-        """Follow the rules.
-
-        Raises
-        ------
-        NoPlanError
-            The rules lead to no legal configuration in the space.
-        """
-        return evaluate(model, cluster, job, self.choose(chain_of(model), cluster, job, space))
-
     def choose(
         self, chain: Chain, cluster: Cluster, job: Job, space: SearchSpace
     ) -> Configuration:
-        """The configuration, unpriced.
-
-        Raises
-        ------
-        NoPlanError
-            There is none.
-        """
+        """Follow the rules."""
         rules = _Rules(chain, cluster, job, space)
         found = rules.choose()
         if found is None:

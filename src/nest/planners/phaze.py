@@ -8,9 +8,10 @@ its authors' program has it (msr-fiddle/phaze, Solver/device_placement/device_pl
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,13 +20,9 @@ from nest.costs.memory import limit_bytes
 from nest.costs.network.placement import aligned, replicas_alike, strides
 from nest.costs.stage import hop as hand_over
 from nest.errors import NoPlanError
-from nest.evaluation.evaluate import evaluate
-from nest.evaluation.plans import Plan
 from nest.inputs.cluster import Cluster
 from nest.inputs.configuration import Configuration, StageConfiguration
 from nest.inputs.job import Job
-from nest.inputs.model import Model
-from nest.inputs.profile import Profile
 from nest.inputs.space import SearchSpace
 from nest.model import Chain
 from nest.model.legality import divisors
@@ -35,7 +32,6 @@ from nest.planners.flat import (
     Cuts,
     LayerSplit,
     body_prices,
-    chain_for,
     flat_network,
     full_allowed,
     most_that_fit,
@@ -43,12 +39,11 @@ from nest.planners.flat import (
     replicated,
     ways,
 )
-
-FIXED: dict[str, Any] = {"dp_in": 1, "cp": 1, "vpp": 1, "zero": 0, "schedule": "1f1b"}
+from nest.planners.prices import Baseline
 
 
 @dataclass(frozen=True)
-class Phaze:
+class Phaze(Baseline):
     """One tensor width t, stages of t devices each, d replicas of the pipeline.
 
     dp[s][cut], the least longest load of s stages that hold the layers after a cut, is filled from
@@ -69,18 +64,19 @@ class Phaze:
     """
 
     name: ClassVar[str] = "phaze"
+    fixed: ClassVar[Mapping[str, object]] = {
+        "dp_in": 1, "cp": 1, "vpp": 1, "zero": 0, "schedule": "1f1b"}
 
-    def plan(
-        self, model: Model | Profile, cluster: Cluster, job: Job, space: SearchSpace
-    ) -> Plan:
-        """Choose by the dynamic program; see :class:`nest.planners.registry.PlanningMethod`."""
-        chain = chain_for(self.name, model, job, space, FIXED)
+    def choose(
+        self, chain: Chain, cluster: Cluster, job: Job, space: SearchSpace
+    ) -> Configuration:
+        """Choose by the dynamic program."""
         choice = PhazePipelines(chain, cluster, job, space).best()
         if choice is None:
             raise NoPlanError(
                 f"{self.name}: no width, depth and micro-batch of the space fits the memory of "
                 f"the devices by the method's own count for {chain.name} on {cluster.name}")
-        return evaluate(model, cluster, job, choice.configuration())
+        return choice.configuration()
 
 
 class PhazeChoice(NamedTuple):

@@ -10,22 +10,18 @@ J cuts that a stage may end at.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from nest.costs.memory import limit_bytes
 from nest.costs.stage import hop
 from nest.errors import KernelError, NoPlanError
-from nest.evaluation.evaluate import evaluate
-from nest.evaluation.plans import Plan
 from nest.inputs.cluster import Cluster
 from nest.inputs.configuration import Configuration, StageConfiguration
 from nest.inputs.job import Job
-from nest.inputs.model import Model
-from nest.inputs.profile import Profile
 from nest.inputs.space import SearchSpace
 from nest.model import Chain
 from nest.model.legality import divisors
@@ -36,7 +32,6 @@ from nest.planners.flat import (
     Ints,
     LayerSplit,
     body_prices,
-    chain_for,
     flat_network,
     full_allowed,
     legal_starts,
@@ -44,14 +39,14 @@ from nest.planners.flat import (
     replicated,
     ways,
 )
+from nest.planners.prices import Baseline
 
-FIXED: dict[str, Any] = {"outer_dp": 1, "cp": 1, "vpp": 1, "zero": 0, "schedule": "1f1b"}
 TOLERANCE = 1e-12
 """Relative: smaller improvements of the time-per-sample are not searched."""
 
 
 @dataclass(frozen=True)
-class Piper:
+class Piper(Baseline):
     """Stages with a data-parallel degree d, a tensor-parallel degree t and recompute of their own.
 
     The longest time-per-sample of a stage is minimised over all downsets, d, t and recompute, with
@@ -76,22 +71,22 @@ class Piper:
     """
 
     name: ClassVar[str] = "piper"
+    fixed: ClassVar[Mapping[str, object]] = {
+        "outer_dp": 1, "cp": 1, "vpp": 1, "zero": 0, "schedule": "1f1b"}
 
-    def plan(
-        self, model: Model | Profile, cluster: Cluster, job: Job, space: SearchSpace
-    ) -> Plan:
-        """Choose by the dynamic program; see :class:`nest.planners.registry.PlanningMethod`."""
-        chain = chain_for(self.name, model, job, space, FIXED)
-        found = self.choose(chain, cluster, job, space)
+    def choose(
+        self, chain: Chain, cluster: Cluster, job: Job, space: SearchSpace
+    ) -> Configuration:
+        """Choose by the dynamic program."""
+        found = self.best(chain, cluster, job, space)
         if found is None:
             raise NoPlanError(
                 f"{self.name}: no stages of the space fit the memory of the devices by the "
                 f"method's own count for {chain.name} on {cluster.name}")
         pipeline, _, micro_batch = found
-        way = _configuration(chain, job, pipeline, micro_batch, cluster.size)
-        return evaluate(model, cluster, job, way)
+        return _configuration(chain, job, pipeline, micro_batch, cluster.size)
 
-    def choose(
+    def best(
         self, chain: Chain, cluster: Cluster, job: Job, space: SearchSpace
     ) -> tuple[PiperPipeline, float, int] | None:
         """The best stages by the method's own estimate, its seconds of a step, and micro_batch."""

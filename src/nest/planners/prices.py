@@ -1,27 +1,76 @@
-"""Prices of many configurations one after another, with a cache of priced layers and stages.
+"""What published methods share: their base, and prices of many configurations one after another.
 
-They equal those of :func:`nest.evaluate`, which adds the report: methods that try thousands of
-configurations ask here, and have what they choose priced by ``evaluate``.
+The prices have a cache of priced layers and stages. They equal those of :func:`nest.evaluate`,
+which adds the report: methods that try thousands of configurations ask here, and have what they
+choose priced by ``evaluate``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from nest.costs.network.placement import aligned
+from nest.errors import InputError, NoPlanError
+from nest.evaluation.evaluate import chain_of, evaluate
+from nest.evaluation.plans import Plan
 from nest.evaluation.stages import Layers, Pricing, StagePrice
 from nest.inputs.cluster import Cluster
 from nest.inputs.configuration import Configuration, StageConfiguration
 from nest.inputs.job import Job
+from nest.inputs.model import Model
+from nest.inputs.profile import Profile
 from nest.inputs.space import SearchSpace
 from nest.model import Chain
 from nest.model.legality import outer_problem, schedule_problems, sequence_problem, stage_problem
 from nest.model.schedules import group_of
 from nest.schedules.registry import SCHEDULES, is_grouped
+
+
+class Baseline(ABC):
+    """A published method: it chooses a configuration, which :func:`nest.evaluate` prices.
+
+    Attributes
+    ----------
+    name : as it is registered.
+    fixed : choices that the method cannot vary.
+    """
+
+    name: ClassVar[str]
+    fixed: ClassVar[Mapping[str, object]] = {}
+
+    def plan(
+        self, model: Model | Profile, cluster: Cluster, job: Job, space: SearchSpace
+    ) -> Plan:
+        """Choose, and price; see :class:`nest.planners.registry.PlanningMethod`."""
+        chain = chain_of(model)
+        if self.fixed:
+            self._check(chain, job, space)
+        return evaluate(model, cluster, job, self.choose(chain, cluster, job, space))
+
+    @abstractmethod
+    def choose(
+        self, chain: Chain, cluster: Cluster, job: Job, space: SearchSpace
+    ) -> Configuration:
+        """The configuration, unpriced.
+
+        Raises
+        ------
+        NoPlanError : the method finds none that is legal and in the space.
+        """
+
+    def _check(self, chain: Chain, job: Job, space: SearchSpace) -> None:
+        if problem := sequence_problem(chain, job):
+            raise InputError(problem)
+        for field, value in self.fixed.items():
+            if not space.allows(field, value):
+                raise NoPlanError(
+                    f"{self.name}: the method knows {field} {value} only, and the space allows "
+                    f"{space.describe()[field]}")
 
 
 class Price(NamedTuple):

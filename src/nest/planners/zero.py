@@ -21,18 +21,14 @@ from itertools import product
 from typing import ClassVar, NamedTuple
 
 from nest.errors import NoPlanError
-from nest.evaluation.evaluate import chain_of, evaluate
 from nest.evaluation.even import even_configuration
-from nest.evaluation.plans import Plan
 from nest.inputs.cluster import Cluster
 from nest.inputs.configuration import Configuration
 from nest.inputs.job import Job
-from nest.inputs.model import Model
-from nest.inputs.profile import Profile
 from nest.inputs.space import Recompute, SearchSpace
 from nest.model import Chain
 from nest.model.legality import divisors
-from nest.planners.prices import PlannerPrices, outside
+from nest.planners.prices import Baseline, PlannerPrices, outside
 
 
 class ZeroSharding(NamedTuple):
@@ -45,22 +41,15 @@ class ZeroSharding(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Zero:
+class Zero(Baseline):
     """The fastest stage of ZeRO or FSDP that fits; else the one that lacks least memory."""
 
     name: ClassVar[str] = "zero"
 
-    def plan(
-        self, model: Model | Profile, cluster: Cluster, job: Job, space: SearchSpace
-    ) -> Plan:
-        """Try every stage.
-
-        Raises
-        ------
-        NoPlanError
-            Data parallelism alone is not legal or not in the space.
-        """
-        chain = chain_of(model)
+    def choose(
+        self, chain: Chain, cluster: Cluster, job: Job, space: SearchSpace
+    ) -> Configuration:
+        """Try every stage."""
         prices = PlannerPrices(chain, cluster, job)
         fitting: list[tuple[float, Configuration]] = []
         missed: list[tuple[float, Configuration]] = []
@@ -76,8 +65,7 @@ class Zero:
         if not fitting and not missed:
             raise NoPlanError(f"no data-parallel configuration of {chain.name} with ZeRO 1 to 3 "
                               f"on {cluster.size} devices is legal and in the space")
-        best = min(fitting or missed, key=lambda pair: pair[0])[1]
-        return evaluate(model, cluster, job, best)
+        return min(fitting or missed, key=lambda pair: pair[0])[1]
 
 
 def shardings(cluster: Cluster, job: Job, space: SearchSpace) -> Iterator[ZeroSharding]:

@@ -83,8 +83,8 @@ def test_inner_groups(shape: tuple[int, ...]) -> None:
                     [start + first + offset + stride * n for n in range(size)]
                     for first in range(0, block, span) for offset in range(stride)
                 ]
-                assert placement.inner_group(sizes, block, stride, size) == spread(members, sizes), (
-                    start, block, stride, size)
+                found = placement.inner_group(sizes, block, stride, size)
+                assert found == spread(members, sizes), (start, block, stride, size)
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -134,7 +134,7 @@ class LinkPrices:
         return result
 
     def _layout(self, seen: tuple[tuple[int, ...], bool], members: Ints) -> GroupLayout:
-        """Of groups ``members`` (G, n), with what :mod:`nest.costs.network.placement` says of them."""
+        """Of groups ``members`` (G, n), with what :mod:`~nest.costs.network.placement` says."""
         inside, even = seen
         if even:
             return GroupLayout(inside, even, inside)

@@ -1,4 +1,4 @@
-"""Where blocks of devices lie in the levels of the network, and how the levels divide groups of them.
+"""Where blocks of devices lie in the levels of the network, and how levels divide their groups.
 
 Device order inside a block, fastest first: tensor parallel, then context, then data parallel.
 Expert layers fold the same devices as expert-tensor, expert, expert-data parallel (Megatron-Core

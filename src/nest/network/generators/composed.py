@@ -54,12 +54,6 @@ class Mixed(Generator):
         return self
 
     def topology(self) -> Topology:
-        """Give the network.
-
-        Raises
-        ------
-        InputError : too many devices.
-        """
         draft = Draft(f"mixed {','.join(self.nodes)} with default links", "mixed")
         port = _level(link=self.link, bandwidth=self.bandwidth)
         leaf, number = draft.switch("leaf", base_time=port.base_time, ramp=port.ramp), 0

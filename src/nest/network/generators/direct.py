@@ -33,7 +33,6 @@ class FullyConnected(Generator):
     latency: Delay = Field(2e-6, description="seconds of a link (assumed)")
 
     def topology(self) -> Topology:
-        """Give the network."""
         draft = Draft(f"{self.devices} devices, fully connected", "fully-connected")
         gpus = [draft.device(f"gpu{number}", self.device) for number in range(self.devices)]
         for one, other in itertools.combinations(gpus, 2):
@@ -85,7 +84,6 @@ class Torus(Generator):
         return self
 
     def topology(self) -> Topology:
-        """Give the network."""
         draft = Draft(f"torus {'x'.join(map(str, self.dims))}", "torus")
         total = math.prod(self.dims)
         chips = np.array([draft.device(f"chip{n}", self.device) for n in range(total)])

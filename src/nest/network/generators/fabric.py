@@ -41,7 +41,8 @@ class Generator(Description, ABC):
 
         Raises
         ------
-        InputError : inconsistent fields, or too many nodes or links.
+        InputError : inconsistent fields, such as ``node`` that does not divide the devices, or too
+            many nodes or links.
         """
 
 

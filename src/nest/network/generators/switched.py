@@ -34,12 +34,6 @@ class FatTree(SwitchedFabric):
         return self
 
     def topology(self) -> Topology:
-        """Give the network.
-
-        Raises
-        ------
-        InputError : ``node`` does not divide the devices, or too many of them.
-        """
         half = self.k // 2
         draft = Draft(f"fat tree of {self.k}-port switches", "fat-tree")
         attached = ports(draft, self, half * half * self.k, self.node)
@@ -80,12 +74,6 @@ class SpineLeaf(Spines):
     node: Node = 1
 
     def topology(self) -> Topology:
-        """Give the network.
-
-        Raises
-        ------
-        InputError : ``node`` does not divide the devices, or too many of them.
-        """
         draft = Draft(f"{self.leaves} leaves of {self.per_leaf}", "spine-leaf")
         attached = ports(draft, self, self.leaves * self.per_leaf, self.node)
         leaves = [draft.switch(f"leaf{number}") for number in range(self.leaves)]
@@ -116,12 +104,6 @@ class RailOptimized(Spines):
     node: Count = Field(8, description="devices of a node, and leaves of a unit (DGX: 8)")
 
     def topology(self) -> Topology:
-        """Give the network.
-
-        Raises
-        ------
-        InputError : too many devices.
-        """
         draft = Draft(f"{self.units} x {self.nodes} nodes on rails", "rail-optimized")
         attached = ports(draft, self, self.units * self.nodes * self.node, self.node)
         leaves = [draft.switch(f"leaf{number}") for number in range(self.units * self.node)]
@@ -151,12 +133,6 @@ class NvlDomains(Spines):
     )
 
     def topology(self) -> Topology:
-        """Give the network.
-
-        Raises
-        ------
-        InputError : too many devices.
-        """
         draft = Draft(f"{self.domains} NVLink domains of {self.size}", "nvl-domains")
         attached = ports(draft, self, self.domains * self.size, self.size, "domain")
         leaves = [draft.switch(f"leaf{number}") for number in range(self.domains)]
@@ -191,12 +167,6 @@ class Dragonfly(SwitchedFabric):
         return self
 
     def topology(self) -> Topology:
-        """Give the network.
-
-        Raises
-        ------
-        InputError : ``node`` does not divide the devices, or too many of them or of links.
-        """
         groups = self.groups or self.a * self.h + 1
         name = f"dragonfly of {groups} groups of {self.a} routers"
         draft = Draft(name, "dragonfly", adds_parallel=True)

@@ -7,30 +7,28 @@ Learning", OSDI 2022, arXiv:2201.12023, and its authors' program (alpa-projects/
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from nest.errors import NoPlanError
-from nest.evaluation.evaluate import evaluate
-from nest.evaluation.plans import Plan
 from nest.inputs.cluster import Cluster
 from nest.inputs.configuration import Configuration, StageConfiguration
 from nest.inputs.job import Job
-from nest.inputs.model import Model
-from nest.inputs.profile import Profile
 from nest.inputs.space import SearchSpace
+from nest.model import Chain
 from nest.model.legality import divisors
 from nest.planners.alpa.inter import AlpaPipeline, Inter, Meshes, Option
-from nest.planners.flat import chain_for, policies
+from nest.planners.flat import policies
+from nest.planners.prices import Baseline
 
-FIXED: dict[str, Any] = {"outer_dp": 1, "cp": 1, "vpp": 1, "schedule": "1f1b"}
 TOLERANCE = 1e-3
 """Share of its own estimate: limits on the slowest stage that could gain less are left out, as
 those closer than epsilon are in section 5.2 (chosen; there 1e-6 s, and B times that in total)."""
 
 
 @dataclass(frozen=True)
-class Alpa:
+class Alpa(Baseline):
     """Intra-operator parallelism inside a stage's mesh, inter-operator parallelism between them.
 
     Layers are clustered; each cluster or run of clusters may be a stage on a mesh of
@@ -58,13 +56,13 @@ class Alpa:
     """
 
     name: ClassVar[str] = "alpa"
+    fixed: ClassVar[Mapping[str, object]] = {"outer_dp": 1, "cp": 1, "vpp": 1, "schedule": "1f1b"}
     tolerance: float = TOLERANCE
 
-    def plan(
-        self, model: Model | Profile, cluster: Cluster, job: Job, space: SearchSpace
-    ) -> Plan:
-        """Choose by both passes; see :class:`nest.planners.registry.PlanningMethod`."""
-        chain = chain_for(self.name, model, job, space, FIXED)
+    def choose(
+        self, chain: Chain, cluster: Cluster, job: Job, space: SearchSpace
+    ) -> Configuration:
+        """Choose by both passes."""
         meshes = Meshes(chain, cluster, job, space)
         last = meshes.cuts.last
         depths = [n for n in range(1, last + 1) if space.allows("pp", n)]
@@ -84,7 +82,7 @@ class Alpa:
                 f"{self.name}: no stages and meshes of the space cover the {cluster.size} devices "
                 f"of {cluster.name} and fit their memory by the method's own count for "
                 f"{chain.name}")
-        return evaluate(model, cluster, job, _configuration(meshes, *chosen))
+        return _configuration(meshes, *chosen)
 
 
 def _configuration(

@@ -28,45 +28,37 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from nest.errors import NoPlanError
-from nest.evaluation.evaluate import chain_of, evaluate
-from nest.evaluation.plans import Plan
 from nest.inputs.cluster import Cluster
+from nest.inputs.configuration import Configuration
 from nest.inputs.job import Job
-from nest.inputs.model import Model
-from nest.inputs.profile import Profile
 from nest.inputs.space import SearchSpace
+from nest.model import Chain
 from nest.model.legality import (
     sequence_problem,
 )
 from nest.planners.exhaustive.grid import Best, Grid, GridPoint, PointTable
+from nest.planners.prices import Baseline
 
 CHUNK = 20_000
 """Points priced at once (chosen: some 50 MB of arrays)."""
 
 
 @dataclass(frozen=True)
-class Exhaustive:
+class Exhaustive(Baseline):
     """The fastest point of the grid that fits; if none fits, the one that lacks least memory."""
 
     name: ClassVar[str] = "exhaustive"
 
-    def plan(
-        self, model: Model | Profile, cluster: Cluster, job: Job, space: SearchSpace
-    ) -> Plan:
-        """Price the whole grid.
-
-        Raises
-        ------
-        NoPlanError
-            No point of the grid is legal and in the space.
-        """
-        chain = chain_of(model)
+    def choose(
+        self, chain: Chain, cluster: Cluster, job: Job, space: SearchSpace
+    ) -> Configuration:
+        """Price the whole grid."""
         grid = Grid(chain, cluster, job, space)
         point = best(grid)
         if point is None:
             raise NoPlanError(f"no uniform tp, pp, dp and ep for {chain.name} on {cluster.size} "
                               "devices is legal and in the space")
-        return evaluate(model, cluster, job, grid.configuration(point))
+        return grid.configuration(point)
 
 
 def best(grid: Grid) -> GridPoint | None:
