@@ -13,8 +13,8 @@ from studies import STUDY
 
 from nest.errors import InputError
 from nest.studies.axes import Axis, Expression
-from nest.studies.points import Point, Points, best_first, combinations, switches_of
-from nest.studies.study import PriceList, Study, bill, with_field
+from nest.studies.points import Point, Points, best_first, combinations
+from nest.studies.study import PriceList, Study, bill, switches_of, with_field
 from nest.studies.sweep import load_study
 
 

@@ -77,36 +77,17 @@ def load_network(
     InputError : an unknown name, an unreadable file, a bad network, no such part, or ``devices``
         for a graph.
     """
-    cluster, notes = read_network(source, without=without, degrade=degrade, device=device,
-                                  devices=devices, filling=filling, sources=sources)
-    for note in notes:
-        warnings.warn(note, stacklevel=2)
-    return cluster
-
-
-def read_network(
-    source: Source | Cluster | Topology,
-    *,
-    without: Parts | None = None,
-    degrade: Parts | None = None,
-    device: Source | Device | None = None,
-    devices: int | None = None,
-    filling: int | None = None,
-    sources: Catalog = FILES,
-) -> tuple[Cluster, tuple[str, ...]]:
-    """The cluster of `load_network`, and notes on what stays of another device's network."""
     device_type = None if device is None else load_device(device, sources=sources)
     graph = _graph(source, device_type, sources)
     numbers = None
-    notes: tuple[str, ...] = ()
     if graph is None:
         cluster = load_cluster(
             source, devices, filling, sources=sources)  # type: ignore[arg-type]
         if device_type is not None:
-            notes = _kept(cluster, device_type)
+            _tell(_kept(cluster, device_type))
             cluster = cluster.with_device(device_type)
         if without is None and degrade is None:
-            return cluster, notes
+            return cluster
         from nest.network import Topology, graph_of
 
         graph = graph_of(cluster) if cluster.links is None else Topology.of_links(cluster)
@@ -119,28 +100,33 @@ def read_network(
             "none (--without removes devices)"
         )
     if device_type is not None and graph.types != (device_type,):
-        notes = (f"{graph.name}: the links keep their rates with {device_type.name} in the place "
-                 f"of {' and '.join(one.name for one in graph.types)}",)
+        _tell(f"{graph.name}: the links keep their rates with {device_type.name} in the place "
+              f"of {' and '.join(one.name for one in graph.types)}")
         graph = graph.with_device(device_type)
-    return _cluster(graph, numbers, _joined("without", without),
-                    _joined("degrade", degrade)), notes
+    return _cluster(graph, numbers, _joined("without", without), _joined("degrade", degrade))
 
 
-def _kept(cluster: Cluster, device: Device) -> tuple[str, ...]:
+def _tell(note: str) -> None:
+    """Warn the caller of `load_network`, whose arguments are checked in between."""
+    if note:
+        warnings.warn(note, stacklevel=4)
+
+
+def _kept(cluster: Cluster, device: Device) -> str:
     """A note on the levels of a cluster that do not follow another type of device; or none."""
     if cluster.device.name == device.name:
-        return ()
+        return ""
     link = link_kinds.own_link(device.name)
     changed = cluster.with_device(device)
     rates = zip(changed.nominal_bandwidth, changed.levels, strict=True)
     kept = ", ".join(f"{level.name} {format_bandwidth(rate)}" for rate, level in rates
                      if not level.follows(device))
     if not kept:
-        return ()
+        return ""
     own = "not known" if link is None else (
         f"{format_bandwidth(link_kinds.device_rate(link, device.name) or 0.0)} (link: {link})")
     return (f"{cluster.name}: levels that keep their bandwidth with {device.name} in the place of "
-            f"{cluster.device.name}: {kept}; links in a node of {device.name}: {own}",)
+            f"{cluster.device.name}: {kept}; links in a node of {device.name}: {own}")
 
 
 def network_data(source: Source, sources: Catalog = FILES) -> dict[str, Any]:

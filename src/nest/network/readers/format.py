@@ -16,9 +16,11 @@ from nest.inputs.files import SUFFIXES, parse_text, read_text
 from nest.network.readers.graphs import (
     NODE_LINK_MARKS,
     ROOTS,
+    NetworkFile,
     from_description,
-    from_graphml,
+    from_networkx,
     from_node_link,
+    graph_of,
 )
 from nest.network.readers.nccl import from_nccl_xml
 from nest.network.readers.simulators import ASTRA_MARKS, HEADER, from_astra_yaml, from_simai_text
@@ -58,32 +60,30 @@ def read_topology(
         refuses, or a bad network: no device, disconnected, a node linked to itself, a link twice,
         a bandwidth that is zero or missing, a device without a type or memory.
     """
-    where = shorten(os.fspath(path), 300)[1:-1]
-    device_type = _device(device)
+    file = _file(path, _device(device))
     text = read_text(path)
     if not text.strip():
-        raise InputError(f"{where}: is empty; allowed: {FORMATS}")
-    name = _name(path)
+        raise InputError(f"{file.where}: is empty; allowed: {FORMATS}")
     suffix = Path(path).suffix.lower()
     start = text.lstrip()[:1]
     if suffix in SUFFIXES or start == "{":
         suffix = suffix if suffix in SUFFIXES else ".json"
-        return topology_from(parse_text(text, suffix, where), path, device_type)
+        return _of_data(parse_text(text, suffix, file.where), file)
     if start == "<":
-        return _from_xml(parse_xml(text, where), text, name, where, device_type)
+        return _from_xml(parse_xml(text, file.where), text, file)
     if HEADER.match(text):
-        return from_simai_text(text, name, where, device_type)
+        return from_simai_text(text, file)
     for mark, what in _WITHOUT_RATES:
         if mark.search(text):
-            raise InputError(f"{where}: got {what}; allowed: {FORMATS}; or a cluster file with "
-                             "levels (`link: nvlink4`, `link: infiniband`), docs/formats.md")
-    raise InputError(f"{where}: got an unknown format; allowed: {FORMATS}")
+            raise InputError(f"{file.where}: got {what}; allowed: {FORMATS}; or a cluster file "
+                             "with levels (`link: nvlink4`, `link: infiniband`), docs/formats.md")
+    raise InputError(f"{file.where}: got an unknown format; allowed: {FORMATS}")
 
 
-def _name(path: str | os.PathLike[str]) -> str:
-    """The name of a network whose file has none."""
+def _file(path: str | os.PathLike[str], device: Device | None) -> NetworkFile:
     name = Path(path).stem.strip()[:100]
-    return name if name.isprintable() and name else "topology"
+    return NetworkFile(name if name.isprintable() and name else "topology",
+                       shorten(os.fspath(path), 300)[1:-1], device)
 
 
 def _device(given: Device | str | dict[str, Any] | None) -> Device | None:
@@ -96,15 +96,13 @@ def _device(given: Device | str | dict[str, Any] | None) -> Device | None:
     return Device.parse(data, "device")
 
 
-def _from_xml(
-    root: Element, text: str, name: str, where: str, device: Device | None
-) -> Topology:
+def _from_xml(root: Element, text: str, file: NetworkFile) -> Topology:
     if root.tag == "system":
-        return from_nccl_xml(root, name, where, device)
+        return from_nccl_xml(root, file)
     if root.tag in ROOTS:
-        return from_graphml(root, text, name, where, device)
-    tag = shorten(root.tag)
-    raise InputError(f"{where}: got XML with the root {tag}; allowed: graphml or system (NCCL)")
+        return from_networkx(graph_of(root, text, file.where), file)
+    raise InputError(f"{file.where}: got XML with the root {shorten(root.tag)}; allowed: graphml "
+                     "or system (NCCL)")
 
 
 def describes_graph(data: Mapping[str, Any]) -> bool:
@@ -115,28 +113,22 @@ def describes_graph(data: Mapping[str, Any]) -> bool:
 def topology_from(
     data: Any, path: str | os.PathLike[str], device: Device | None = None
 ) -> Topology:
-    """Topology of the data of a YAML, JSON or TOML file.
-
-    Parameters
-    ----------
-    data : what the file holds.
-    path : the file.
-    device : as of `read_topology`.
-
-    Raises
-    ------
-    InputError : as `read_topology`.
+    """Topology of the data of a YAML, JSON or TOML file; arguments and errors of `read_topology`.
     """
-    name, where = _name(path), shorten(os.fspath(path), 300)[1:-1]
+    return _of_data(data, _file(path, device))
+
+
+def _of_data(data: Any, file: NetworkFile) -> Topology:
     if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
-        raise InputError(f"{where}: got {shorten(data)}; allowed: a mapping of fields")
+        raise InputError(f"{file.where}: got {shorten(data)}; allowed: a mapping of fields")
     if all(mark in data for mark in ASTRA_MARKS):
-        return from_astra_yaml(data, name, where, device)
+        return from_astra_yaml(data, file)
     if "levels" in data and "nodes" not in data:
-        raise InputError(f"{where}: got a cluster description with levels; allowed: {FORMATS}")
+        raise InputError(f"{file.where}: got a cluster description with levels; allowed: "
+                         f"{FORMATS}")
     nodes = data.get("nodes")
     first = nodes[0] if isinstance(nodes, list) and nodes else None
     by_id = isinstance(first, dict) and "id" in first and "name" not in first
     if by_id or any(mark in data for mark in NODE_LINK_MARKS):
-        return from_node_link(data, name, where, device)
-    return from_description(data, where, device)
+        return from_node_link(data, file)
+    return from_description(data, file)

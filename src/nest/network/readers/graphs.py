@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 from xml.etree import ElementTree
 
 from pydantic import BeforeValidator, Field
@@ -22,6 +22,17 @@ from nest.inputs.base import Flag, Freeze, Name, Number, Whole, at_most
 from nest.inputs.device import resolve_device
 from nest.network.topology import MOST_LINKS, MOST_NODES, Draft, Topology
 from nest.units import Bandwidth, Delay, shorten
+
+
+class NetworkFile(NamedTuple):
+    """A file of a network, besides its content."""
+
+    name: str
+    """Of the network, where the content has none."""
+    where: str
+    """Name of the file, for messages."""
+    device: Device | None
+    """Type of devices that name none, or of all where the format has one type or none."""
 
 
 class NodeEntry(Description):
@@ -152,22 +163,16 @@ class TopologyDescription(Description):
     )
 
 
-def from_description(data: dict[str, Any], where: str, device: Device | None) -> Topology:
-    """Topology of the data of a file.
-
-    Parameters
-    ----------
-    data : the file's mapping.
-    where : name of the file.
-    device : type of devices that name none, in the place of the file's own.
+def from_description(data: dict[str, Any], file: NetworkFile) -> Topology:
+    """Topology of the data of a file of NEST's own.
 
     Raises
     ------
     InputError : fields that are missing or not allowed, or a bad network.
     """
-    given = TopologyDescription.parse(data, where)
-    types = DeviceTypes(given.device_types, device or given.device)
-    draft = Draft(given.name, where)
+    given = TopologyDescription.parse(data, file.where)
+    types = DeviceTypes(given.device_types, file.device or given.device)
+    draft = Draft(given.name, file.where)
     for number, node in enumerate(given.nodes):
         add_node(draft, node, types, f"nodes.{number}")
     for number, link in enumerate(given.links):
@@ -182,32 +187,26 @@ _NODE = ("kind", "device")
 _LINK = ("bandwidth", "latency")
 
 
-def from_networkx(graph: Any, name: str, where: str, device: Device | None) -> Topology:
-    """Topology of a networkx graph; an edge without direction is a link in both.
+def from_networkx(graph: Any, file: NetworkFile) -> Topology:
+    """Topology of a Graph, DiGraph or multigraph of networkx; parallel edges are refused.
 
-    Parameters
-    ----------
-    graph : a Graph, DiGraph or multigraph of networkx; parallel edges are refused.
-    name : of the topology.
-    where : name of the file.
-    device : type of devices that name none.
+    An edge without direction is a link in both.
 
     Raises
     ------
     InputError : attributes that are missing or not allowed, or a bad network.
     """
-    draft = Draft(name, where)
+    where = file.where
+    draft = Draft(file.name, where)
     for what, count, most in (
         ("nodes", graph.number_of_nodes(), MOST_NODES),
         ("edges", graph.number_of_edges(), MOST_LINKS),
     ):
         if count > most:
             raise draft.refuse(what, f"got {count}; allowed: at most {most}")
-    types = DeviceTypes({}, device)
-    usual = graph.graph.get("node_default")
-    node_default = usual if isinstance(usual, dict) else {}
-    usual = graph.graph.get("edge_default")
-    edge_default = usual if isinstance(usual, dict) else {}
+    types = DeviceTypes({}, file.device)
+    node_default, edge_default = (usual if isinstance(usual, dict) else {} for usual in map(
+        graph.graph.get, ("node_default", "edge_default")))
     names: dict[Any, str] = {}
     for node, given in graph.nodes(data=True):
         field = f"node {shorten(node)}"
@@ -232,17 +231,8 @@ NODE_LINK_MARKS = ("directed", "multigraph", "graph", "edges")
 """Fields that NEST's own format does not have."""
 
 
-def from_node_link(
-    data: dict[str, Any], name: str, where: str, device: Device | None
-) -> Topology:
+def from_node_link(data: dict[str, Any], file: NetworkFile) -> Topology:
     """Topology of the data of a node-link file.
-
-    Parameters
-    ----------
-    data : the file's mapping.
-    name : of the topology.
-    where : name of the file.
-    device : type of devices that name none.
 
     Raises
     ------
@@ -250,7 +240,7 @@ def from_node_link(
     """
     import networkx as nx
 
-    key = "edges" if "edges" in data else "links"
+    key, where = "edges" if "edges" in data else "links", file.where
     nodes = _entries(data, "nodes", MOST_NODES, where)
     edges = _entries(data, key, MOST_LINKS, where)
     known = {node["id"] for node in _named(nodes, ("id",), "nodes", where)}
@@ -271,7 +261,7 @@ def from_node_link(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # releases differ in which of the two names they look for
         graph = nx.node_link_graph({**plain, "edges": bare, "links": bare})
-    return from_networkx(graph, name, where, device)
+    return from_networkx(graph, file)
 
 
 def _entries(data: dict[str, Any], field: str, most: int, where: str) -> list[dict[str, Any]]:
@@ -304,26 +294,6 @@ def _named(
 
 NAMESPACE = "http://graphml.graphdrawing.org/xmlns"
 ROOTS = ("graphml", f"{{{NAMESPACE}}}graphml")
-
-
-def from_graphml(
-    root: ElementTree.Element, text: str, name: str, where: str, device: Device | None
-) -> Topology:
-    """Topology of a GraphML text.
-
-    Parameters
-    ----------
-    root : root element, from `parse_xml`, which has made sure that the text is harmless.
-    text : the same as text.
-    name : of the topology.
-    where : name of the file.
-    device : type of devices that name none.
-
-    Raises
-    ------
-    InputError : not what networkx can read, several graphs, or a bad network.
-    """
-    return from_networkx(graph_of(root, text, where), name, where, device)
 
 
 def graph_of(root: ElementTree.Element, text: str, where: str) -> Any:

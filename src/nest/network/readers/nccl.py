@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from xml.etree.ElementTree import Element
 
 from nest.inputs import Device
-from nest.network.readers.graphs import DeviceTypes
+from nest.network.readers.graphs import DeviceTypes, NetworkFile
 from nest.network.topology import Draft, Topology
 from nest.units import shorten
 
@@ -48,23 +48,16 @@ class _System:
     prefix: str = ""
 
 
-def from_nccl_xml(root: Element, name: str, where: str, device: Device | None) -> Topology:
-    """Topology of the ``system`` element of an NCCL topology file.
-
-    Parameters
-    ----------
-    root : the element.
-    name : of the topology.
-    where : name of the file.
-    device : type of all GPUs; None: by the PCI identity of each.
+def from_nccl_xml(root: Element, file: NetworkFile) -> Topology:
+    """Topology of the ``system`` element of an NCCL topology file; types by PCI identity if none.
 
     Raises
     ------
     InputError : elements or attributes that are missing or not allowed, a bus id inside itself or
         twice, or a bad network.
     """
-    draft = Draft(name, where, adds_parallel=True)
-    system = _System(draft, device)
+    draft = Draft(file.name, file.where, adds_parallel=True)
+    system = _System(draft, file.device)
     hosts = {cpu.get("host_hash", "") for cpu in root.findall("cpu")}
     labels = {host: f"host{n}/" if len(hosts) > 1 else "" for n, host in enumerate(sorted(hosts))}
     for element in root.findall("cpu"):

@@ -39,7 +39,7 @@ from pydantic import Field, model_validator
 from nest.errors import InputError
 from nest.inputs import Description, Device
 from nest.inputs.base import Number, Problems, Whole, at_most
-from nest.network.readers.graphs import DeviceTypes
+from nest.network.readers.graphs import DeviceTypes, NetworkFile
 from nest.network.topology import MOST_LINKS, MOST_NODES, Draft, Topology
 from nest.units import parse_bandwidth, parse_seconds, shorten
 
@@ -82,22 +82,14 @@ class AstraNetwork(Description):
         return self
 
 
-def from_astra_yaml(
-    data: dict[str, Any], name: str, where: str, device: Device | None
-) -> Topology:
-    """Topology of the data of a file.
-
-    Parameters
-    ----------
-    data : the file's mapping.
-    name : of the topology.
-    where : name of the file.
-    device : type of all NPUs, which the format does not name.
+def from_astra_yaml(data: dict[str, Any], file: NetworkFile) -> Topology:
+    """Topology of the data of a network file of ASTRA-sim.
 
     Raises
     ------
     InputError : fields that are missing or not allowed, no type of device, or too many links.
     """
+    name, where, device = file
     network = AstraNetwork.parse(data, where)
     if device is None:
         hint = "the type of its NPUs, which the format does not name (`nest list devices`)"
@@ -191,20 +183,14 @@ class _Words:
         return found[1] if found else None
 
 
-def from_simai_text(text: str, name: str, where: str, device: Device | None) -> Topology:
-    """Topology of a text.
-
-    Parameters
-    ----------
-    text : the file's text.
-    name : of the topology.
-    where : name of the file.
-    device : type of all GPUs, in the place of the one that the file names.
+def from_simai_text(text: str, file: NetworkFile) -> Topology:
+    """Topology of a text of SimAI.
 
     Raises
     ------
     InputError : a word that is missing or not allowed, with its line, or a bad network.
     """
+    name, where, device = file
     words = _Words(text, where)
     nodes = words.whole("number of nodes", 1, MOST_NODES)
     words.whole("GPUs per server", 1, MOST_NODES)
