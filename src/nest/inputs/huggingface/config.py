@@ -13,16 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from nest.errors import InputError
-from nest.inputs.huggingface import images, mixed
+from nest.inputs.huggingface import images
 from nest.inputs.huggingface.fields import Config, tables, unknown_keys
 from nest.inputs.huggingface.rules import family, window
 from nest.inputs.model import Model
 from nest.units import shorten
 
 _READERS: dict[str, Callable[[Config], dict[str, Any]]] = {
-    **{name: partial(family, model_type=name) for name in tables()["families"]
-       if name not in ("decoder", "gqa", "mha")},
-    **mixed.READERS, "vit": images.vit}
+    **{name: partial(family, model_type=name) for name in tables()["families"]},
+    "vit": images.vit}
 MODEL_TYPES = tuple(sorted({*_READERS, *images.TOWERS}))
 
 _COMMON = ("llama", "mixtral", "qwen3_moe", "deepseek_v3", "gpt2", "bert")

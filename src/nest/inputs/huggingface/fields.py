@@ -142,7 +142,7 @@ def unknown_keys(config: Config) -> list[str]:
             and value not in (None, False, 0, "", [], {})]
 
 
-_WORDS = ("kind", "norm", "qk_norm_form")
+_WORDS = ("kind", "norm", "form", "qk_norm_form")
 _ENTRY = re.compile(r"(\w+)?( >= 0)?(?: ?= (?:(\d+) \* )?(\w+))?")
 
 

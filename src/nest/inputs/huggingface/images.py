@@ -7,59 +7,20 @@ What the nested mappings leave out has the default of its own class (huggingface
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
-from nest.inputs.huggingface.fields import Config, Fields
+from nest.inputs.huggingface.fields import Config, Fields, tables
 
 PATCHES = 1024
 """Patches of a sample's image where no file says its size (assumed; 448 x 448 points at 14)."""
-
-_LLAMA = {"vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008,
-          "num_hidden_layers": 32, "num_attention_heads": 32}
-_MISTRAL = {**_LLAMA, "intermediate_size": 14336, "num_key_value_heads": 8}
-_GEMMA3 = {"vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216,
-           "num_hidden_layers": 26, "num_attention_heads": 8, "num_key_value_heads": 4,
-           "head_dim": 256}
-_LLAMA4 = {"vocab_size": 202048, "hidden_size": 5120, "intermediate_size": 8192,
-           "intermediate_size_mlp": 16384, "num_hidden_layers": 48, "num_attention_heads": 40,
-           "num_key_value_heads": 8, "head_dim": 128, "num_local_experts": 16,
-           "num_experts_per_tok": 1}
-_TEXT: dict[str, Mapping[str, Any]] = {
-    "llama": _LLAMA, "mistral": _MISTRAL, "gemma3_text": _GEMMA3, "llama4_text": _LLAMA4}
-_CLIP = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12,
-         "num_attention_heads": 12, "image_size": 224, "patch_size": 32}
-_LLAVA = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24,
-          "num_attention_heads": 16, "image_size": 336, "patch_size": 14}
-_SIGLIP = {**_CLIP, "patch_size": 16}
-_QWEN2 = {"depth": 32, "embed_dim": 1280, "hidden_size": 3584, "mlp_ratio": 4, "num_heads": 16,
-          "patch_size": 14}
-_QWEN25 = {"depth": 32, "hidden_size": 3584, "intermediate_size": 3420, "num_heads": 16,
-           "patch_size": 14, "window_size": 112, "out_hidden_size": 3584,
-           "fullatt_block_indexes": [7, 15, 23, 31]}
-_QWEN3 = {"depth": 27, "hidden_size": 1152, "intermediate_size": 4304, "num_heads": 16,
-          "patch_size": 16, "out_hidden_size": 3584, "num_position_embeddings": 2304}
-_LLAMA4_VISION = {"hidden_size": 768, "num_hidden_layers": 34, "num_attention_heads": 16,
-                  "intermediate_size": 5632, "vision_output_dim": 7680, "image_size": 448,
-                  "patch_size": 14, "pixel_shuffle_ratio": 0.5, "projector_input_dim": 4096,
-                  "projector_output_dim": 4096}
-
-# of each model type: that of its text, which is its own type with _text where the file has none
-_TEXT_TYPES = {"llava": "llama", "gemma3": "gemma3_text", "llama4": "llama4_text",
-               "qwen2_vl": "qwen2", "qwen2_5_vl": "qwen2", "qwen3_vl": "qwen3",
-               "qwen3_vl_moe": "qwen3_moe", "qwen3_5": "qwen3_5_text",
-               "qwen3_5_moe": "qwen3_5_moe_text"}
-# types of nested mappings that read as another one
-SAME = {"qwen2_vl_text": "qwen2", "qwen2_5_vl_text": "qwen2", "qwen3_vl_text": "qwen3",
-        "qwen3_vl_moe_text": "qwen3_moe", "qwen2_vl": "qwen2", "qwen2_5_vl": "qwen2"}
 
 
 def text_of(config: Config, model_type: str) -> tuple[Config, str]:
     """The language model's fields, and their model type; older files have them at the top."""
     inside = config.data.get("text_config")
     given = inside.get("model_type") if isinstance(inside, Mapping) else None
-    known = given if isinstance(given, str) else _TEXT_TYPES[model_type]
-    known = SAME.get(known, known)
-    defaults = {**_TEXT.get(known, {})}
+    known = given if isinstance(given, str) else tables()["text_types"][model_type]
+    known = tables()["same"].get(known, known)
+    defaults = {**tables()["nested"].get(known, {})}
     if "tie_word_embeddings" in config.data:
         defaults["tie_word_embeddings"] = config.get("tie_word_embeddings")
     child = config.nested("text_config", defaults)
@@ -88,7 +49,7 @@ def _encoder(tower: Config) -> Fields:
 def _llava(config: Config) -> Fields | None:
     inside = config.data.get("vision_config")
     kind = inside.get("model_type") if isinstance(inside, Mapping) else None
-    tower = config.nested("vision_config", _LLAVA if kind is None else _CLIP)
+    tower = config.nested("vision_config", tables()["nested"]["llava" if kind is None else "clip"])
     if tower is None:
         return None
     tower.only("model_type", "clip_vision_model", "clip_vision_model")
@@ -100,7 +61,7 @@ def _llava(config: Config) -> Fields | None:
 
 
 def _gemma3(config: Config) -> Fields | None:
-    tower = config.nested("vision_config", _SIGLIP)
+    tower = config.nested("vision_config", tables()["nested"]["siglip"])
     if tower is None:
         return None
     tower.only("model_type", "siglip_vision_model", "siglip_vision_model")
@@ -114,7 +75,7 @@ def _gemma3(config: Config) -> Fields | None:
 
 
 def _llama4(config: Config) -> Fields | None:
-    tower = config.nested("vision_config", _LLAMA4_VISION)
+    tower = config.nested("vision_config", tables()["nested"]["llama4_vision"])
     if tower is None:
         return None
     fields = _encoder(tower)
@@ -142,7 +103,7 @@ def _qwen(tower: Config, hidden: str) -> Fields:
 
 
 def _qwen2_vl(config: Config) -> Fields | None:
-    tower = config.nested("vision_config", _QWEN2)
+    tower = config.nested("vision_config", tables()["nested"]["qwen2_vision"])
     if tower is None:
         return None
     tower.read |= {"hidden_size", "spatial_patch_size"}  # its output, the language model's width
@@ -151,7 +112,7 @@ def _qwen2_vl(config: Config) -> Fields | None:
 
 
 def _qwen2_5_vl(config: Config) -> Fields | None:
-    tower = config.nested("vision_config", _QWEN25)
+    tower = config.nested("vision_config", tables()["nested"]["qwen2_5_vision"])
     if tower is None:
         return None
     tower.read |= {"out_hidden_size", "tokens_per_second", "spatial_patch_size"}
@@ -162,7 +123,7 @@ def _qwen2_5_vl(config: Config) -> Fields | None:
 
 
 def _qwen3_vl(config: Config) -> Fields | None:
-    tower = config.nested("vision_config", _QWEN3)
+    tower = config.nested("vision_config", tables()["nested"]["qwen3_vision"])
     if tower is None:
         return None
     tower.read |= {"out_hidden_size"}

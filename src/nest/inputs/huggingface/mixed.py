@@ -1,8 +1,6 @@
-"""Readers of config.json for model types that mix kinds of layers.
+"""Rules of model types that mix kinds of layers, beyond their rows in families.yaml.
 
-Field names and their defaults are those of huggingface/transformers 5.23.0,
-src/transformers/models/*/configuration_*.py; what layers consist of is that of modeling_*.py beside
-them.
+What layers consist of is that of modeling_*.py in huggingface/transformers 5.23.0.
 """
 
 from __future__ import annotations
@@ -10,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from nest.inputs.huggingface.fields import MOST_LAYERS, Config, Fields
-from nest.inputs.huggingface.rules import family, gqa
 
 _ATTENTION = {"full_attention": "attention", "linear_attention": "recurrence"}
 
@@ -27,55 +24,28 @@ def _every(layers: int, period: int, offset: int, one: str, other: str) -> list[
     return [one if n % period == offset else other for n in range(layers)]
 
 
-def _qwen3_next(config: Config) -> Fields:
-    fields = {"head_dim": 256, **gqa(config)}
+def _qwen3_next(config: Config, fields: Fields) -> None:
     layers = fields["layers"]
     mixers = config.layers_of("layer_types", layers, _ATTENTION) or _every(
         layers, config.whole("full_attention_interval", 4),
         config.whole("full_attention_interval", 4) - 1, "attention", "recurrence")
-    config.read.add("full_attention_interval")
     dense = config.get("mlp_only_layers") or []
     step = config.whole("decoder_sparse_step", 1)
     if not isinstance(dense, list) or not all(isinstance(n, int) for n in dense):
         config.refuse("mlp_only_layers", "a list of layers")
         dense = []
     experts = config.whole("num_experts", 0, 0)
-    mlps = ["experts" if experts and n not in dense and (n + 1) % step == 0 else "dense"
-            for n in range(layers)]
-    fields |= {
-        "qk_norm": True, "attention_gate": True, "recurrence": _delta(config),
-        "qkv_bias": config.flag("attention_bias", False),
-        "output_bias": config.flag("attention_bias", False), **mixture(mixers, mlps),
-        "mtp_layers": config.whole("num_nextn_predict_layers", 0, 0),
-    }
-    if not experts:
-        return fields
-    return {**fields, "moe": {
-        "experts": experts, "top_k": config.whole("num_experts_per_tok"),
-        "ffn": config.whole("moe_intermediate_size"), "shared_gate": True,
-        "shared_ffn": config.whole("shared_expert_intermediate_size", 0, 0),
-    }}
+    fields |= mixture(mixers, ["experts" if experts and n not in dense and (n + 1) % step == 0
+                               else "dense" for n in range(layers)])
+    if experts:
+        fields["moe"] = {
+            "experts": experts, "top_k": config.whole("num_experts_per_tok"),
+            "ffn": config.whole("moe_intermediate_size"), "shared_gate": True,
+            "shared_ffn": config.whole("shared_expert_intermediate_size", 0, 0),
+        }
 
 
-def _qwen3_5_moe(config: Config) -> Fields:
-    """All layers have experts, so that the file has no width of dense ones."""
-    config.data = {"intermediate_size": config.data.get("moe_intermediate_size"), **config.data}
-    return _qwen3_next(config)
-
-
-def _delta(config: Config) -> Fields:
-    return {
-        "form": "gated_delta",
-        "heads": config.whole("linear_num_value_heads"),
-        "head_dim": config.whole("linear_value_head_dim"),
-        "groups": config.whole("linear_num_key_heads"),
-        "state": config.whole("linear_key_head_dim"),
-        "conv": config.whole("linear_conv_kernel_dim", 4),
-    }
-
-
-def _kimi_linear(config: Config) -> Fields:
-    fields = family(config, "mha")
+def _kimi_linear(config: Config, fields: Fields) -> None:
     layers = fields["layers"]
     fields.pop("head_dim", None)  # the configuration class sets it to the rotary part alone
     inner = config.nested("linear_attn_config", {})
@@ -96,41 +66,22 @@ def _kimi_linear(config: Config) -> Fields:
     words = {"dense": "dense", "sparse": "experts"}
     mlps = config.layers_of("mlp_layer_types", layers, words) or (
         first * ["dense"] + layers * ["experts"])[:layers]
-    config.only("moe_layer_freq", 1, 1)
-    parts = {"nope_dim": "qk_nope_head_dim", "rope_dim": "qk_rope_head_dim",
-             "value_dim": "v_head_dim", "kv_rank": "kv_lora_rank"}
-    mla = {name: config.whole(key) for name, key in parts.items()}
-    config.only("qk_head_dim", None, None, mla["nope_dim"] + mla["rope_dim"])
-    width_moe = config.whole("moe_intermediate_size")
-    return {
-        **fields, "kv_heads": fields["heads"], **mixture(mixers, mlps),
-        "mla": {"q_rank": config.whole("q_lora_rank", 0, 0), **mla},
-        "recurrence": {"form": "kimi_delta", "heads": heads, "head_dim": width, "conv": conv},
-        "moe": {"experts": config.whole("num_experts"), "ffn": width_moe,
-                "top_k": config.whole("num_experts_per_tok"),
-                "shared_ffn": config.whole("n_shared_experts", 0, 0) * width_moe},
-        "mtp_layers": config.whole("num_nextn_predict_layers", 0, 0),
-    }
+    config.only("qk_head_dim", None, None, fields["mla"]["nope_dim"] + fields["mla"]["rope_dim"])
+    fields["recurrence"] |= {"heads": heads, "head_dim": width, "conv": conv}
+    fields["moe"]["shared_ffn"] = config.whole("n_shared_experts", 0, 0) * fields["moe"]["ffn"]
+    fields |= mixture(mixers, mlps)
 
 
-def _minimax(config: Config) -> Fields:
-    fields = gqa(config)
+def _minimax(config: Config, fields: Fields) -> None:
     layers = fields["layers"]
     mixers = config.layers_of("layer_types", layers, _ATTENTION)
     flags = config.get("attn_type_list")  # as published: 1 for softmax attention
     if mixers is None and isinstance(flags, list) and len(flags) == layers:
         mixers = ["attention" if flag == 1 else "recurrence" for flag in flags]
     mixers = mixers or _every(layers, 2, 0, "attention", "recurrence")
-    heads = fields["heads"]
-    width = fields.get("head_dim", fields["hidden"] // heads)
-    config.only("shared_intermediate_size", 0, 0, None)
-    config.read.add("shared_moe_mode")  # of what a size of 0 leaves out
-    recurrence = {"form": "lightning", "heads": heads, "head_dim": width,
-                  "chunk": config.whole("block_size", 256)}
-    moe = {"experts": config.whole("num_local_experts"), "ffn": fields["ffn"],
-           "top_k": config.whole("num_experts_per_tok")}
-    return {**fields, "recurrence": recurrence, "moe": moe,
-            **mixture(mixers, layers * ["experts"])}
+    fields["recurrence"]["head_dim"] = fields.get(
+        "head_dim", fields["hidden"] // fields["heads"])
+    fields |= mixture(mixers, layers * ["experts"])
 
 
 # What a layer of Nemotron-H consists of, by its letter and by its word.
@@ -141,7 +92,7 @@ _BLOCKS = {
 }
 
 
-def _nemotron_h(config: Config) -> Fields:
+def _nemotron_h(config: Config, fields: Fields) -> None:
     pattern = config.get("hybrid_override_pattern")
     blocks = config.get("layers_block_type")
     blocks = list(pattern) if blocks is None and isinstance(pattern, str) else blocks
@@ -150,114 +101,70 @@ def _nemotron_h(config: Config) -> Fields:
         config.refuse("layers_block_type", "a list of linear_attention, full_attention, mlp, moe, "
                       "or hybrid_override_pattern of the letters M * - E")
         blocks = ["M"]
-    stated = config.whole("num_hidden_layers", len(blocks))
-    if stated != len(blocks):
+    if config.whole("num_hidden_layers", len(blocks)) != len(blocks):
         config.refuse("num_hidden_layers", f"{len(blocks)}, the length of the pattern")
     mixers, mlps = zip(*(_BLOCKS[block].split("_") for block in blocks), strict=True)
-    bias = config.flag("mlp_bias", False)
-    config.only("attention_bias", False, False)
-    config.only("moe_latent_size", None, None)
-    hidden, heads = config.whole("hidden_size"), config.whole("num_attention_heads")
-    experts = "experts" in mlps
-    fields = {
-        "layers": len(blocks), "hidden": hidden, "heads": heads,
-        "kv_heads": config.whole("num_key_value_heads", 8),
-        "head_dim": config.whole("head_dim", 128),
-        "ffn": config.whole("intermediate_size"), "gated": False, "mlp_bias": bias, "bias": False,
-        "vocab": config.whole("vocab_size"), "norm": "rmsnorm", "unrotated": True,
-        "tied_embeddings": config.flag("tie_word_embeddings", False),
-        "max_seq_len": config.whole("max_position_embeddings", 0, 0) or None,
-        **mixture(mixers, mlps),
-    }
-    config.read |= {"expand", "hybrid_override_pattern", "mtp_hybrid_override_pattern",
-                    "mtp_layers_block_type", "n_group", "topk_group", "num_nextn_predict_layers",
-                    "time_step_rank"}
     if config.data.get("num_nextn_predict_layers"):
         config.refuse("num_nextn_predict_layers", "0: its prediction layers have kinds of their "
                       "own (mtp_layers_block_type)")
+    fields |= {"layers": len(blocks), **mixture(mixers, mlps)}
     if "recurrence" in mixers:
-        fields["recurrence"] = _mamba2_of(
-            config, heads="mamba_num_heads", head_dim="mamba_head_dim", state="ssm_state_size",
-            bias="mamba_proj_bias" if "mamba_proj_bias" in config.data else "use_bias")
+        bias = "mamba_proj_bias" if "mamba_proj_bias" in config.data else "use_bias"
+        fields["recurrence"] = {
+            "form": "mamba2", "heads": config.whole("mamba_num_heads"),
+            "head_dim": config.whole("mamba_head_dim"), "groups": config.whole("n_groups", 8),
+            "state": config.whole("ssm_state_size", 128), "conv": config.whole("conv_kernel", 4),
+            "conv_bias": config.flag("use_conv_bias", True), "bias": config.flag(bias, False),
+            "chunk": config.whole("chunk_size", 256),
+        }
+    default = None if "experts" in mlps else 1
     moe = {
-        "experts": config.whole("n_routed_experts", None if experts else 1),
-        "top_k": config.whole("num_experts_per_tok", None if experts else 1),
-        "ffn": config.whole("moe_intermediate_size", None if experts else 1),
+        "experts": config.whole("n_routed_experts", default),
+        "top_k": config.whole("num_experts_per_tok", default),
+        "ffn": config.whole("moe_intermediate_size", default),
         "shared_ffn": config.whole("n_shared_experts", 0, 0) * config.whole(
             "moe_shared_expert_intermediate_size", 0, 0),
     }
-    return {**fields, "moe": moe} if experts else fields
+    if "experts" in mlps:
+        fields["moe"] = moe
 
 
-def _mamba2_of(config: Config, heads: str, head_dim: str, state: str, bias: str) -> Fields:
-    config.read.add("use_bias")
-    return {
-        "form": "mamba2",
-        "heads": config.whole(heads),
-        "head_dim": config.whole(head_dim),
-        "groups": config.whole("n_groups", 8),
-        "state": config.whole(state, 128),
-        "conv": config.whole("conv_kernel", 4),
-        "conv_bias": config.flag("use_conv_bias", True),
-        "bias": config.flag(bias, False),
-        "chunk": config.whole("chunk_size", 256),
-    }
-
-
-def _granite_hybrid(config: Config) -> Fields:
-    fields = family(config, "mha")
-    layers, hidden = fields["layers"], fields["hidden"]
+def _granite_hybrid(config: Config, fields: Fields) -> None:
+    layers, hidden, recurrence = fields["layers"], fields["hidden"], fields["recurrence"]
     words = {**_ATTENTION, "attention": "attention", "mamba": "recurrence"}
     mixers = config.layers_of("layer_types", layers, words) or layers * ["recurrence"]
-    config.only("normalization_function", "rmsnorm", "rmsnorm")
-    config.only("position_embedding_type", None, None, "nope", "rope")
-    bias = config.flag("attention_bias", False)
     shared, experts = (config.whole("shared_intermediate_size", 1024),
                        config.whole("num_local_experts", 8, 0))
     top_k = config.whole("num_experts_per_tok", 2, int(experts > 0))
-    heads = config.whole("mamba_n_heads", 128)
-    expanded = config.whole("mamba_expand", 2) * hidden
+    heads, expanded = recurrence["heads"], config.whole("mamba_expand", 2) * hidden
     width = config.get("mamba_d_head", "auto")
     width = max(1, expanded // heads) if width == "auto" else config.whole("mamba_d_head")
     if heads * width != expanded:
         config.refuse("mamba_n_heads", f"mamba_expand x hidden_size / mamba_d_head, as in "
                       f"{expanded} / {width}")
-    recurrence = {
-        "form": "mamba2", "heads": heads, "head_dim": width,
-        "groups": config.whole("mamba_n_groups", 1), "state": config.whole("mamba_d_state", 256),
-        "conv": config.whole("mamba_d_conv", 4), "conv_bias": config.flag("mamba_conv_bias", True),
-        "bias": config.flag("mamba_proj_bias", False),
-        "chunk": config.whole("mamba_chunk_size", 256),
-    }
-    moe = {"experts": experts, "top_k": top_k, "ffn": fields["ffn"], "shared_ffn": shared}
-    return {
-        **fields, "ffn": shared, "qkv_bias": bias, "output_bias": bias,
-        "unrotated": config.data.get("position_embedding_type") != "rope",
-        **({"recurrence": recurrence} if "recurrence" in mixers else {}),
-        **mixture(mixers, layers * ["experts" if experts else "dense"]),
-        **({"moe": moe} if experts else {})}
+    recurrence["head_dim"] = width
+    if "recurrence" not in mixers:
+        del fields["recurrence"]
+    if experts:
+        fields["moe"] = {"experts": experts, "top_k": top_k, "ffn": fields["ffn"],
+                         "shared_ffn": shared}
+    fields |= {"ffn": shared,
+               "unrotated": config.data.get("position_embedding_type") != "rope",
+               **mixture(mixers, layers * ["experts" if experts else "dense"])}
 
 
-def _state_space(config: Config, recurrence: Fields, tied: bool) -> Fields:
+def _state_space(fields: Fields) -> None:
     """Layers of nothing but a state-space model."""
-    layers, hidden = config.whole("num_hidden_layers"), config.whole("hidden_size")
-    return {
-        "layers": layers, "hidden": hidden, "heads": 1, "head_dim": hidden, "ffn": hidden,
-        "gated": False, "vocab": config.whole("vocab_size"), "norm": "rmsnorm", "bias": False,
-        "tied_embeddings": config.flag("tie_word_embeddings", tied), "unrotated": True,
-        "recurrence": recurrence, **mixture(layers * ["recurrence"], layers * ["none"]),
-    }
+    fields |= mixture(fields["layers"] * ["recurrence"], fields["layers"] * ["none"])
 
 
-def _mamba2(config: Config) -> Fields:
-    recurrence = _mamba2_of(config, heads="num_heads", head_dim="head_dim", state="state_size",
-                            bias="use_bias")
-    expanded = config.whole("expand", 2) * config.whole("hidden_size")
+def _mamba2(config: Config, fields: Fields) -> None:
+    recurrence = fields["recurrence"]
+    expanded = config.whole("expand", 2) * fields["hidden"]
     if recurrence["heads"] * recurrence["head_dim"] != expanded:
         config.refuse("num_heads", f"expand x hidden_size / head_dim, as in {expanded} / "
                       f"{recurrence['head_dim']}")
-    config.read.add("time_step_rank")
-    return _state_space(config, recurrence, tied=False)
+    _state_space(fields)
 
 
 def _rank(config: Config, key: str, hidden: int) -> int:
@@ -267,28 +174,19 @@ def _rank(config: Config, key: str, hidden: int) -> int:
     return config.whole(key)
 
 
-def _mamba(config: Config) -> Fields:
-    hidden = config.whole("hidden_size")
-    inner = config.whole("intermediate_size", config.whole("expand", 2) * hidden)
-    config.read |= {"d_inner", "d_model", "n_layer", "ssm_cfg"}
-    recurrence = {
-        "form": "mamba", "heads": 1, "head_dim": inner, "groups": 1,
-        "state": config.whole("state_size", 16), "conv": config.whole("conv_kernel", 4),
-        "conv_bias": config.flag("use_conv_bias", True), "bias": config.flag("use_bias", False),
-        "dt_rank": _rank(config, "time_step_rank", hidden),
-    }
-    return _state_space(config, recurrence, tied=True)
+def _mamba(config: Config, fields: Fields) -> None:
+    inner = config.whole("intermediate_size", config.whole("expand", 2) * fields["hidden"])
+    fields["recurrence"] |= {
+        "head_dim": inner, "dt_rank": _rank(config, "time_step_rank", fields["hidden"])}
+    _state_space(fields)
 
 
-def _jamba(config: Config) -> Fields:
-    fields = gqa(config)
+def _jamba(config: Config, fields: Fields) -> None:
     layers, hidden = fields["layers"], fields["hidden"]
     mixers = config.layers_of("layers_block_type", layers,
-                              {"attention": "attention", "mamba": "recurrence",
-                               "full_attention": "attention", "linear_attention": "recurrence"})
+                              {**_ATTENTION, "attention": "attention", "mamba": "recurrence"})
     mixers = mixers or _every(layers, config.whole("attn_layer_period", 8),
                               config.whole("attn_layer_offset", 4, 0), "attention", "recurrence")
-    config.read |= {"attn_layer_period", "attn_layer_offset"}
     experts = config.whole("num_experts", 16)
     mlps = _every(layers, config.whole("expert_layer_period", 2),
                   config.whole("expert_layer_offset", 1, 0), "experts", "dense")
@@ -297,19 +195,12 @@ def _jamba(config: Config) -> Fields:
         mlps = layers * ["dense"]
     else:
         fields["moe"] = {"experts": experts, "top_k": top_k, "ffn": fields["ffn"]}
-    recurrence = {
-        "form": "mamba", "heads": 1, "groups": 1, "inner_norms": True,
-        "head_dim": config.whole("mamba_expand", 2) * hidden,
-        "state": config.whole("mamba_d_state", 16), "conv": config.whole("mamba_d_conv", 4),
-        "conv_bias": config.flag("mamba_conv_bias", True),
-        "bias": config.flag("mamba_proj_bias", False),
-        "dt_rank": _rank(config, "mamba_dt_rank", hidden),
-    }
-    return {**fields, "recurrence": recurrence, "unrotated": True, **mixture(mixers, mlps)}
+    fields["recurrence"] |= {"head_dim": config.whole("mamba_expand", 2) * hidden,
+                             "dt_rank": _rank(config, "mamba_dt_rank", hidden)}
+    fields |= mixture(mixers, mlps)
 
 
-def _llama4_text(config: Config) -> Fields:
-    fields = {"head_dim": 128, **gqa(config)}
+def _llama4_text(config: Config, fields: Fields) -> None:
     layers = fields["layers"]
     step = config.whole("interleave_moe_layer_step", 1, 0)
     sparse = config.get("moe_layers")
@@ -325,7 +216,6 @@ def _llama4_text(config: Config) -> Fields:
     rotated = config.get("no_rope_layers") or []  # 1 where it is rotated
     if forms is None and isinstance(rotated, list) and len(rotated) == layers:
         forms = ["chunked" if flag else "full" for flag in rotated]
-    config.read.add("no_rope_layer_interval")
     forms = forms or _every(layers, config.whole("no_rope_layer_interval", 4),
                             config.whole("no_rope_layer_interval", 4) - 1, "full", "chunked")
     mlps = ["experts" if n in sparse else "dense" for n in range(layers)]
@@ -335,22 +225,16 @@ def _llama4_text(config: Config) -> Fields:
     names = [f"{form}_{mlp}" for form, mlp in zip(forms, mlps, strict=True)]
     kinds = {name: {"name": name, "mlp": mlp, **windows[form]}
              for name, form, mlp in zip(names, forms, mlps, strict=True)}
-    expert = fields["ffn"]
-    moe = {"experts": config.whole("num_local_experts"), "ffn": expert, "shared_ffn": expert,
-           "top_k": config.whole("num_experts_per_tok")}
-    dense = config.whole("intermediate_size_mlp", expert)
-    normed = config.flag("use_qk_norm", True)
-    bias = config.flag("attention_bias", False)
-    fields |= {"ffn": dense, "layer_kinds": list(kinds.values()), "layer_types": names,
-               "qkv_bias": bias, "output_bias": bias}
-    if "experts" in mlps:
-        fields["moe"] = moe
-    return {**fields, "qk_norm": True, "qk_norm_form": "plain"} if normed else fields
+    fields |= {"ffn": config.whole("intermediate_size_mlp", fields["ffn"]),
+               "layer_kinds": list(kinds.values()), "layer_types": names}
+    if "experts" not in mlps:
+        del fields["moe"]
+    if config.flag("use_qk_norm", True):
+        fields |= {"qk_norm": True, "qk_norm_form": "plain"}
 
 
-def _nemotron_nas(config: Config) -> Fields:
-    """Layers with sizes of their own (nvidia/Llama-3_3-Nemotron-Super-49B-v1, BlockConfig)."""
-    hidden, heads = config.whole("hidden_size"), config.whole("num_attention_heads")
+def _nemotron_nas(config: Config, fields: Fields) -> None:
+    hidden, heads, layers = fields["hidden"], fields["heads"], fields["layers"]
     blocks = config.get("block_configs")
     kinds: dict[str, Fields] = {}
     names = []
@@ -372,20 +256,10 @@ def _nemotron_nas(config: Config) -> Fields:
         kinds[name] = {"name": name, "mixer": "attention" if groups else "none",
                        "mlp": "dense" if width else "none", "kv_heads": groups, "ffn": width}
         names.append(name)
-    layers = config.whole("num_hidden_layers")
     if not names or len(names) != layers:
         config.refuse("block_configs", f"{layers} entries, one a layer")
-    config.only("attention_bias", False, False)
-    config.only("mlp_bias", False, False)
-    config.read |= {"num_key_value_heads", "intermediate_size"}
-    return {
-        "layers": layers, "hidden": hidden, "heads": heads, "gated": True,
-        "ffn": max((kind["ffn"] or 1 for kind in kinds.values()), default=1),
-        "vocab": config.whole("vocab_size"), "norm": "rmsnorm", "bias": False,
-        "tied_embeddings": config.flag("tie_word_embeddings", False),
-        "layer_kinds": list(kinds.values()), "layer_types": names,
-        "max_seq_len": config.whole("max_position_embeddings", 0, 0) or None,
-    }
+    fields |= {"ffn": max((kind["ffn"] or 1 for kind in kinds.values()), default=1),
+               "layer_kinds": list(kinds.values()), "layer_types": names}
 
 
 def _multiple(width: float) -> int:
@@ -393,7 +267,7 @@ def _multiple(width: float) -> int:
     return -(-int(width) // 256) * 256
 
 
-READERS: dict[str, Callable[[Config], Fields]] = {
+MIXED: dict[str, Callable[[Config, Fields], None]] = {
     "granitemoehybrid": _granite_hybrid,
     "jamba": _jamba,
     "kimi_linear": _kimi_linear,
@@ -401,12 +275,8 @@ READERS: dict[str, Callable[[Config], Fields]] = {
     "mamba": _mamba,
     "mamba2": _mamba2,
     "minimax": _minimax,
-    "minimax_m1": _minimax,  # as published, with code of their own
-    "minimax_text_01": _minimax,
     "nemotron-nas": _nemotron_nas,
     "nemotron_h": _nemotron_h,
-    "qwen3_5_moe_text": _qwen3_5_moe,
-    "qwen3_5_text": _qwen3_next,
     "qwen3_next": _qwen3_next,
 }
 """Of each model type that mixes kinds of layers."""

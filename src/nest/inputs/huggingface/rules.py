@@ -9,21 +9,19 @@ from collections.abc import Callable
 from typing import Any
 
 from nest.inputs.huggingface.fields import Config, Fields, add_row, tables
+from nest.inputs.huggingface.mixed import MIXED
 
 
 def family(config: Config, model_type: str) -> Fields:
     """Fields of a model type of families.yaml: those of the type that it is, its row, its rule."""
-    row = tables()["families"][model_type]
+    if model_type == "qwen3_5_moe_text":  # all layers have experts: no width of dense ones
+        config.data = {"intermediate_size": config.data.get("moe_intermediate_size"), **config.data}
+    row = tables()["bases"].get(model_type) or tables()["families"][model_type]
     fields = family(config, row["is"]) if "is" in row else {}
     add_row(config, row, fields)
     if model_type in _RULES:
         _RULES[model_type](config, fields)
     return fields
-
-
-def gqa(config: Config) -> Fields:
-    """Fields that Llama and its successors share."""
-    return family(config, "gqa")
 
 
 def _gqa(config: Config, fields: Fields) -> None:
@@ -183,6 +181,7 @@ def _of_all(config: Config, key: str, layers: int) -> int:
 
 
 _RULES: dict[str, Callable[[Config, Fields], None]] = {
+    **MIXED,
     "bert": _bert,
     "cohere": _cohere,
     "deepseek_v2": _deepseek,
