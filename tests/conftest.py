@@ -4,13 +4,19 @@
 it also counts lines, and the others compiled. So a test that reaches kernels says so (``kernels``)
 or fails, and says where it is quick without the compiler too (``uncompiled``). Elsewhere these run
 compiled, as all others do; with `NEST_TESTS_ONCE` set, as in `.ci/run`, they are left out there.
+
+`-m fast` selects what is quick without the compiler but for the files of `slow.txt`, which are not
+even imported then. `NEST_TESTS_SECONDS=FILE` writes the seconds of a processor that each file
+takes, from which `slow.txt` is chosen.
 """
 
 from __future__ import annotations
 
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +25,11 @@ WITHOUT_JIT = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
 APART = ("test_exact.py", "test_exact_graphs.py", "test_golden_plans.py", "test_guarantees.py",
          "test_guarantees_graphs.py")
 """Long files whose tests share nothing but results of :mod:`shared`."""
+SLOW = frozenset(line.split()[0] for line in Path(__file__).with_name("slow.txt").read_text(
+    encoding="utf-8").splitlines() if line and not line.startswith("#"))
+"""Names of test files that ``-m fast`` leaves out."""
+SECONDS = os.environ.get("NEST_TESTS_SECONDS")
+_seconds: Counter[str] = Counter()
 _folders: list[tempfile.TemporaryDirectory[str]] = []
 
 
@@ -30,6 +41,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
+    if SECONDS:
+        Path(SECONDS).write_text("".join(
+            f"{name} {seconds:.1f}\n" for name, seconds in _seconds.most_common()), "utf-8")
     while _folders:
         _folders.pop().cleanup()
 
@@ -40,6 +54,17 @@ def pytest_sessionstart() -> None:
     from nest.search import compiled
 
     compiled._import(None if WITHOUT_JIT else compiled.cache_folder())
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import no slow file for the fast tests alone."""
+    return True if config.option.markexpr == "fast" and collection_path.name in SLOW else None
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark the fast tests."""
+    if _quick(item) and item.path.name not in SLOW:
+        item.add_marker("fast")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -66,11 +91,15 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
     def refuse(*_: object, **__: object) -> None:
         pytest.fail("reaches the kernels: needs pytest.mark.kernels")
 
-    if any(item.iter_markers("kernels")):
-        return (yield)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compiled, "load", refuse)
-        return (yield)
+    start = sum(os.times()[:4])
+    try:
+        if any(item.iter_markers("kernels")):
+            return (yield)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(compiled, "load", refuse)
+            return (yield)
+    finally:
+        _seconds[item.path.name] += sum(os.times()[:4]) - start
 
 
 @pytest.hookimpl(optionalhook=True)
