@@ -165,6 +165,7 @@ def host_names(given: Sequence[str], nodes: int) -> tuple[str, ...]:
 Placed = tuple[int, ...]
 """Device of each rank."""
 MOST = 10**7
+_SLOTS = re.compile(r"(\S+)(?:\s+slots=(\d{1,6}))?")
 _NUMBER = re.compile(r"(\d{1,8})")
 _SIZE = re.compile(r"^# node, device of (\d{1,4}) of the node, rank$", re.MULTILINE)
 """Devices of a node, where some of each are not used."""
@@ -216,6 +217,40 @@ def listed_beside(text: str, script: str | os.PathLike[str], each: int) -> Place
             return devices_of(None, rows, 1, str(path)) if name == "ranks" else devices_of(
                 rows, None, each, str(path))
     return None
+
+
+HOSTS = ("hostfile", "slurm.hosts", "slurm.nodes")
+"""Lists of hosts, or of nodes by rank."""
+
+
+def hosts_beside(text: str, script: str | os.PathLike[str]) -> Placed | None:
+    """Devices by rank, in a list of hosts that a launcher reads; as :func:`listed_beside`."""
+    folder = Path(os.path.abspath(script)).parent
+    for name in HOSTS:
+        if f"$here/{name}" in text:
+            return devices_of_hosts(read_text(folder / name), str(folder / name))
+    return None
+
+
+def devices_of_hosts(rows: str, where: str) -> Placed:
+    """Devices by rank, of a list of hosts: with slots, or a line for each rank.
+
+    Raises
+    ------
+    InputError : lines that are no such list.
+    """
+    found: dict[str, int] = {}
+    for row in rows.splitlines():
+        if row.strip() and not row.startswith("#"):
+            match = _SLOTS.fullmatch(row.strip())
+            if match is None:
+                raise InputError(f"{where}: got {shorten(row)}; allowed: a host, or host slots=N")
+            found[match[1]] = found.get(match[1], 0) + int(match[2] or 1)
+    if len({*found.values()}) != 1:
+        raise InputError(f"{where}: hosts of several sizes; allowed: as many ranks on each")
+    numbers = "\n".join(name if name[-1].isdigit() else f"{name} {n}"
+                        for n, name in enumerate(found))
+    return devices_of(numbers, None, next(iter(found.values())), where)
 
 
 def placed(

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from nest.errors import InputError
 from nest.frameworks import fsdp2
 from nest.frameworks.deepspeed import read as deepspeed
-from nest.frameworks.hosts import Placed, devices_of, listed_beside
+from nest.frameworks.hosts import HOSTS, Placed, devices_of_hosts, hosts_beside, listed_beside
 from nest.frameworks.megatron import bridge
 from nest.frameworks.text.shell import ShellCommand, ShellScript
 from nest.frameworks.torchtitan import write as torchtitan
@@ -26,7 +26,6 @@ from nest.units import shorten
 _EACH = re.compile(r"--?(?:nproc[-_]per[-_]node|num_gpus)(?:=(.*))?")
 _NODES = re.compile(r"--?(?:nnodes|num_nodes)(?:=(.*))?")
 _ALL = re.compile(r"(?:-np|-n|--ntasks)(?:=(.*))?")
-_SLOTS = re.compile(r"(\S+)(?:\s+slots=(\d{1,6}))?")
 _DOCUMENT = re.compile(r"cat[ \t]*<<-?[ \t]*(['\"]?)(\w{1,60})['\"]?[ \t]*>[ \t]*(\S{1,300})\n")
 MOST_DOCUMENTS = 100
 BASE = "base.yml"
@@ -201,10 +200,6 @@ def file_of(launch: LaunchedFile, script: str) -> str:
                      "which is not beside the script; read that file by itself, with --devices N")
 
 
-_HOSTS = ("hostfile", "slurm.hosts", "slurm.nodes")
-"""Lists of hosts, or of nodes by rank."""
-
-
 def places_beside(launch: LaunchedFile, text: str, script: str) -> Placed | None:
     """Device of each rank, in lists of hosts or ranks that a script reads; None: it reads none.
 
@@ -212,13 +207,7 @@ def places_beside(launch: LaunchedFile, text: str, script: str) -> Placed | None
     ------
     InputError : a list that cannot be read.
     """
-    if (found := listed_beside(text, script, launch.each)) is not None:
-        return found
-    folder = Path(os.path.abspath(script)).parent
-    for name in _HOSTS:
-        if f"$here/{name}" in text:
-            return _hosts(read_text(folder / name), str(folder / name))
-    return None
+    return listed_beside(text, script, launch.each) or hosts_beside(text, script)
 
 
 def unread_beside(file: str) -> str | None:
@@ -228,27 +217,11 @@ def unread_beside(file: str) -> str | None:
     for name in ("ranks", "hosts"):  # written where the order is not that of the devices
         if (folder / name).is_file():
             return name
-    for name in _HOSTS:
+    for name in HOSTS:
         try:
-            found = _hosts(read_text(folder / name), name)
+            found = devices_of_hosts(read_text(folder / name), name)
         except InputError:  # not there, or not one that a script of NEST reads
             continue
         if found != tuple(range(len(found))):
             return name
     return None
-
-
-def _hosts(rows: str, where: str) -> Placed:
-    """Devices of a list of hosts: with slots, or a line for each rank."""
-    found: dict[str, int] = {}
-    for row in rows.splitlines():
-        if row.strip() and not row.startswith("#"):
-            match = _SLOTS.fullmatch(row.strip())
-            if match is None:
-                raise InputError(f"{where}: got {shorten(row)}; allowed: a host, or host slots=N")
-            found[match[1]] = found.get(match[1], 0) + int(match[2] or 1)
-    if len({*found.values()}) != 1:
-        raise InputError(f"{where}: hosts of several sizes; allowed: as many ranks on each")
-    numbers = "\n".join(name if name[-1].isdigit() else f"{name} {n}"
-                        for n, name in enumerate(found))
-    return devices_of(numbers, None, next(iter(found.values())), where)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nest.errors import InputError
-from nest.frameworks.hosts import Placed, listed_beside
+from nest.frameworks.hosts import Placed, hosts_beside, listed_beside
 from nest.frameworks.megatron import read as megatron
 from nest.frameworks.settings import arguments_of, known
 from nest.frameworks.text.shell import ShellCommand, ShellScript
@@ -285,7 +285,8 @@ def _started(
     if at is None:
         return {}
     slurm, found = names[at] == "srun", {}
-    for name, value in (*(pairs if slurm else ()), *_options(words[at:])):
+    end = next((n for n, name in enumerate(names[at:], at) if name in ("bash", "sh")), None)
+    for name, value in (*(pairs if slurm else ()), *_options(words[at:end])):
         if name in _ALL[slurm]:
             found["all"] = value
         elif slurm and name == "--ntasks-per-node" or not slurm and (
@@ -336,5 +337,9 @@ def world_of(launcher: Mapping[str, str], where: str) -> int:
 
 
 def placed_beside(path: str | os.PathLike[str], launcher: Mapping[str, str]) -> Placed | None:
-    """Places in the files that an exported script reads."""
-    return listed_beside(read_text(path), path, int(launcher.get("each", "1")))
+    """Places in the files that an exported script reads; None: ranks are in order."""
+    text = read_text(path)
+    found = listed_beside(text, path, int(launcher.get("each", "1")))
+    if found is None and (found := hosts_beside(text, path)) == tuple(range(len(found or ()))):
+        return None
+    return found
