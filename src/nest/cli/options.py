@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
@@ -182,7 +183,7 @@ class ProblemOptions:
         """
         from nest.cli.output import note
         from nest.inputs import load_model, load_profile
-        from nest.network.network import read_network
+        from nest.network.network import load_network
 
         wanted = ("CLUSTER",) if self.profile is not None else ("MODEL", "CLUSTER")
         if len(names) != len(wanted):
@@ -194,10 +195,12 @@ class ProblemOptions:
         subject: Model | Profile
         subject = (load_profile(self.profile) if self.profile is not None
                    else load_model(names[0], self.as_type))
-        cluster, notes = read_network(
-            names[-1], devices=self.devices, filling=self.filling, device=self.device,
-            without=self.without or None, degrade=self.degrade or None)
-        note(notes)
+        with warnings.catch_warnings(record=True) as notes:
+            warnings.simplefilter("always", UserWarning)
+            cluster = load_network(
+                names[-1], devices=self.devices, filling=self.filling, device=self.device,
+                without=self.without or None, degrade=self.degrade or None)
+        note(str(one.message) for one in notes)
         return subject, cluster
 
     def described_job(self) -> Job:
