@@ -192,7 +192,7 @@ GROWS = (("free_forward", "forward"), ("forward",), ("free_backward", "backward"
 ONLY = {"gathered": (3,), "scattered": (2, 3), "gather": (1, 2)}
 
 
-TWO_CHUNKS = ("zb-v", "dualpipev", "dualpipe")
+TWO_CHUNKS = ("zb-v", "v-half", "v-min", "dualpipev", "dualpipe")
 
 
 def costs_of(layers: list[LayerSeconds], end: list[float], software: Stack) -> ChunkCosts:

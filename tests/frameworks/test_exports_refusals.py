@@ -20,11 +20,11 @@ STACKS = {"megatron": "megatron-core", "megatron-bridge": "megatron-bridge",
           "fsdp2": "fsdp", "maxtext": "maxtext"}
 SCHEDULES: dict[str, dict[str, Any]] = {
     "gpipe": {}, "zb1p": {}, "interleaved": {"vpp": 2}, "interleaved-zb": {"vpp": 2},
-    "zb-v": {"vpp": 2}, "dualpipev": {"vpp": 2}, "dualpipe": {},
-    "looped-bfs": {"vpp": 2}}
+    "zb-v": {"vpp": 2}, "v-half": {"vpp": 2}, "v-min": {"vpp": 2}, "dualpipev": {"vpp": 2},
+    "dualpipe": {}, "looped-bfs": {"vpp": 2}}
 RUN = {"megatron": {"interleaved"}, "megatron-bridge": {"interleaved"},
-       "deepspeed": {"dualpipev"}, "torchtitan": {*SCHEDULES} - {"dualpipe"},
-       "torchtitan-toml": {*SCHEDULES} - {"dualpipe"},
+       "deepspeed": {"dualpipev"}, "torchtitan": {*SCHEDULES} - {"dualpipe", "v-half", "v-min"},
+       "torchtitan-toml": {*SCHEDULES} - {"dualpipe", "v-half", "v-min"},
        "fsdp2": set(), "maxtext": {"gpipe"}}
 """Schedules that each target's software has, besides 1F1B."""
 

@@ -36,9 +36,9 @@ def no_explanations(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(infeasible, "explain", lambda *_: nest.InfeasibleError("nothing fits"))
 
 
-def question(seed: int) -> Instance:
+def question(seed: int, stacks: tuple[str, ...] = (*RULED, *LIKELY)) -> Instance:
     """An instance whose stack has rules, with few enough configurations as a rule."""
-    x, rng = ruled(seed, (*RULED, *LIKELY)), Random(f"own {seed}")
+    x, rng = ruled(seed, stacks), Random(f"own {seed}")
     space: dict[str, Any] = {}
     if rng.random() < 0.3:
         space = dict(x.space)
@@ -105,6 +105,28 @@ def test_no_configuration_that_the_stack_can_run_is_faster(chunk: int) -> None:
         done += best is not None
         fit += best is not None and best.seconds is not None
     assert WITHOUT_JIT or (done > INSTANCES // 16 and fit > 0)
+
+
+@pytest.mark.kernels
+def test_orders_that_hold_less_than_1f1b() -> None:
+    """V-Half and V-Min, of a user's own stack, beside ZB-V and 1F1B."""
+    names, chosen = ("1f1b", "zb-v", "v-half", "v-min"), list[str]()
+    for seed in range(INSTANCES // 2):
+        x = question(seed, ("torchtitan-eager",))
+        rules = x.job.stack.capabilities
+        assert rules is not None
+        own = rules.replace(name="", rules={
+            **rules.rules, "schedule": rules.rules["schedule"].replace(
+                allowed=list(names[seed % 2 and 2:]))})
+        device = x.cluster.device
+        best = held_against(Instance(**{
+            **vars(x), "job": x.job.replace(stack=x.job.stack.replace(capabilities=own)),
+            "cluster": x.cluster.replace(device=device.replace(memory=2 * device.memory)),
+            "space": x.space.replace(schedule=names, pp=x.space.pp or (2, 3), zero=(0, 1, 2))}),
+            seed)
+        if best is not None and best.configuration is not None:
+            chosen.append(best.configuration.schedule)
+    assert WITHOUT_JIT or INSTANCES < 160 or {"v-half", "v-min"} <= {*chosen}, chosen
 
 
 @pytest.mark.kernels

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 Task = tuple[str, Any, Any]
@@ -102,6 +103,137 @@ def zero_bubble_v(p: int, m: int) -> Rows:
                 add("w", q)
         rows.append([task for task in row if task[2] < m])
     return rows
+
+
+Grid = list[dict[int, tuple[str, int, int]]]
+"""Of each rank, what it runs in a slot: a kind, a chunk and a micro-batch."""
+
+
+@cache
+def controlled(p: int, m: int, half: bool) -> Rows:
+    """V-Half or V-Min (arXiv:2405.15362 and its authors' zbv_greedy.py), step by step."""
+    grid: Grid = []
+    for s in range(p):
+        if half:
+            late = 3 * (p % 2 == 0)
+            begins = (2 * s, 3 * p - s - 2, 3 * p - 1 + late + 2 * s, 6 * p - 2 + late - s)
+        else:
+            late = 2 * (p % 3 == 0)
+            begins = (s, 2 * p - 1 - s, 2 * p + late + s, 4 * p - 1 + late - s)
+        grid.append({begin + 6 * k: (kind, n, k) for begin, kind, n in zip(
+            begins, "ffii", (0, 1, 1, 0), strict=True) for k in range(m)})
+    fill(grid)
+    ahead(grid, True)
+    squeeze(grid)
+    strip(grid)
+    ahead(grid, False)
+    fill(grid)
+    squeeze(grid)
+    strip(grid)
+    fill(grid, apart=True)
+    return [[(kind, 2 * p - 1 - s if n else s, k) for _, (kind, n, k) in sorted(row.items())]
+            for s, row in enumerate(grid)]
+
+
+def fill(grid: Grid, apart: bool = False) -> None:
+    """Put backwards for weights where nothing runs, chunk 1 first; in one sequence or apart."""
+    for row in grid:
+        left: dict[int, int] = {0: 0, 1: 0}
+        done = {0: 0, 1: 0}
+        slot, end = 0, max(row)
+        while slot <= end or any(left.values()):
+            if slot in row and row[slot][0] == "i":
+                left[row[slot][1] if apart else 1] += 1
+            elif slot not in row and any(left.values()):
+                n = 1 if left[1] else 0
+                row[slot] = ("w", n, done[n])
+                left[n], done[n] = left[n] - 1, done[n] + 1
+            slot += 1
+
+
+def strip(grid: Grid) -> None:
+    """Take them out again."""
+    for row in grid:
+        for slot in [slot for slot, task in row.items() if task[0] == "w"]:
+            del row[slot]
+
+
+def earliest(grid: Grid, s: int, task: tuple[str, int, int]) -> int:
+    """First slot behind all that a task waits for, but for the order of its rank."""
+    kind, n, k = task
+    rows = [{one: slot for slot, one in row.items()} for row in grid[max(0, s - 1):s + 2]]
+    own = rows[min(s, 1)]
+    need = [own[kind, n, k - 1]] if k else []
+    if kind == "w":
+        back = sorted(slot for one, slot in own.items() if one[0] == "i")
+        return max([*need, back[k]]) + 1
+    if (n == 0) == (kind == "f"):  # down the V
+        need += [rows[0][task]] if s else []
+    elif s + 1 < len(grid):
+        need += [rows[-1][task]]
+    way = [("f", 0), ("f", 1), ("i", 1), ("i", 0)]
+    if (place := way.index((kind, n))):
+        need.append(own[(*way[place - 1], k)])
+    return max(need, default=-1) + 1
+
+
+def peak(row: dict[int, tuple[str, int, int]]) -> int:
+    """Most forwards that wait for weights; without slots of their own these run in free ones."""
+    own = any(task[0] == "w" for task in row.values())
+    now = most = left = 0
+    for slot in range(max(row) + 1):
+        kind = row[slot][0] if slot in row else ""
+        now += kind == "f"
+        left += kind == "i"
+        if kind == "w" or (not own and not kind and left):
+            now, left = now - 1, left - 1
+        most = max(most, now)
+    return most
+
+
+TURN = (("f", 0), ("f", 1), ("i", 1), ("i", 0), ("w", 1))
+
+
+def listed(grid: Grid) -> list[tuple[int, int, int, tuple[str, int, int]]]:
+    return sorted((slot, s, TURN.index(task[:2]), task)
+                  for s, row in enumerate(grid) for slot, task in row.items())
+
+
+def squeeze(grid: Grid) -> None:
+    """Run all in the same order, as soon as it may."""
+    found: Grid = [{} for _ in grid]
+    for _, s, _, task in listed(grid):
+        waits = -1
+        if task[0] != "w":
+            waits = earliest(found, s, task) - 1
+        elif task[2]:
+            waits = next(slot for slot, one in found[s].items()
+                         if one == (*task[:2], task[2] - 1))
+        found[s][max([waits, *found[s]]) + 1] = task
+    grid[:] = found
+
+
+def ahead(grid: Grid, weights: bool) -> None:
+    """Move what is outside the stable phase to free slots in front, if no more is held."""
+    limit = max(map(peak, grid))
+    last = max(k for kind, n, k in grid[0].values() if (kind, n) == ("f", 0))
+    phase = 0
+    for slot, s, _, task in listed(grid):
+        if phase == 0 and s == 0 and task[:2] == ("i", 0):
+            phase = 1
+        if phase == 1 or (phase == 0 and not weights):
+            if phase == 1 and task == ("f", 0, last):
+                phase = 2
+            continue
+        row = grid[s]
+        for free in range(earliest(grid, s, task), slot):
+            if free in row:
+                continue
+            trial = {at: one for at, one in row.items() if at != slot}
+            trial[free] = task
+            if peak(trial) <= limit:
+                grid[s] = trial
+                break
 
 
 def dual_pipe(ranks: int, m: int, together: bool, crossed: bool = False) -> Rows:

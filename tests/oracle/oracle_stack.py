@@ -35,7 +35,8 @@ from nest.stacks import not_runnable
 from nest.stacks.rules import applies
 
 EVERY = ("1f1b", "gpipe", "interleaved", "zb1p", "interleaved-zb", "zb-v", "dualpipev",
-         "looped-bfs", "combined")
+         "looped-bfs", "combined", "v-half", "v-min")
+FOLDED = ("zb-v", "v-half", "v-min", "dualpipev")
 GROUPED = ("interleaved", "interleaved-zb", "combined")
 FREE = ("1f1b", "gpipe")
 """Schedules whose stages may be cut anywhere."""
@@ -194,7 +195,7 @@ def _takes(name: str, pp: int, vpp: int) -> bool:
     """Whether a schedule may have so many chunks a stage."""
     if name in (*FREE, "zb1p") or (name == "combined" and pp == 1):
         return vpp == 1
-    return vpp == 2 if name in ("zb-v", "dualpipev") else vpp > 1
+    return vpp == 2 if name in FOLDED else vpp > 1
 
 
 def _cuts(
@@ -213,6 +214,6 @@ def _cuts(
 def _placed(name: str, pp: int, vpp: int, cuts: Cuts) -> list[list[tuple[int, int]]]:
     """Layers of each chunk of each stage: dealt out in turn, or along a V."""
     spans = list(zip(cuts, cuts[1:], strict=False))
-    if name in ("zb-v", "dualpipev"):
+    if name in FOLDED:
         return [[spans[s], spans[2 * pp - 1 - s]] for s in range(pp)]
     return [spans[s::pp] for s in range(pp)]

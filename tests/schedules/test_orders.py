@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ from plain import chunk, stack
 
 from nest.costs.stage import chunk_costs, with_parts
 from nest.inputs import Stack
-from nest.schedules import orders, passes
+from nest.schedules import controlled, orders, passes
 from nest.schedules.chunk import EMPTY, ChunkCosts, LayerSeconds
 from nest.schedules.passes import (
     BACKWARD,
@@ -107,6 +108,30 @@ def test_memory_is_that_of_the_publications(p: int) -> None:
             assert path("combined").held([1.0] * 3, s, p, 4 * group, group, layer=0.5) == (
                 wanted + 0.5)
             assert path("interleaved").held([1.0] * 3, s, p, 4 * group, group, layer=0.5) == wanted
+
+
+@pytest.mark.parametrize("p", [*range(2, 13), 16])
+def test_v_half_and_v_min_are_those_of_their_publication(p: int) -> None:
+    """The table of the authors' README (39f2c18) and of their page of the paper: activations of
+    (p + 2) // 2 and (p + 4) // 3 micro-batches; of 1F1B's bubble a half, and two thirds, which
+    warm-up and drain cut by up to a micro-batch's seconds here."""
+    m, bubble = 4 * p, 6 * (p - 1)
+    for name, most, share in (("v-half", 2 * ((p + 2) // 2), bubble / 2),
+                              ("v-min", 2 * ((p + 4) // 3), 2 * bubble / 3)):
+        assert max(path(name).in_flight(s, p, m, 2) for s in range(p)) == most
+        assert share - 6 < alike(name, p, 2, m) - 6 * m <= share
+    assert path("v-min").in_flight(0, p, m, 2) <= path("v-half").in_flight(0, p, m, 2) <= 2 * p
+
+
+@pytest.mark.parametrize("name", ["v-half", "v-min"])
+def test_a_few_micro_batches_say_what_more_of_them_do(name: str) -> None:
+    """Orders of many micro-batches repeat a part of the stable phase."""
+    block = controlled.half if name == "v-half" else controlled.least
+    for p in range(2, 11):
+        for m in (1, 2, p, p + 3, p + 4, p + 5, p + 6, 3 * p + 5):
+            order = path(name).order(p, m, 2)
+            found = [order.codes[i:j] for i, j in pairwise(order.rows)]
+            assert found == controlled.rows(block, p, m), (p, m)
 
 
 def test_kept_bytes_are_walked() -> None:
@@ -239,7 +264,7 @@ class Drawn(NamedTuple):
 def draw(rng: np.random.Generator) -> Drawn:
     p, v, m = int(rng.integers(2, 6)), int(rng.integers(2, 5)), int(rng.integers(1, 24))
     name = str(rng.choice(("1f1b", "interleaved", "combined", "looped-bfs", "zb1p",
-                           "interleaved-zb", "zb-v", "dualpipev", "together")))
+                           "interleaved-zb", "zb-v", "dualpipev", "together", "v-half", "v-min")))
     group = None
     if name in ("interleaved", "combined", "interleaved-zb"):
         group = int(rng.integers(min(p, m), m + 1))
@@ -256,11 +281,14 @@ def draw(rng: np.random.Generator) -> Drawn:
         "zb1p": lambda: oracle.zero_bubble(p, 1, m, m),
         "interleaved-zb": lambda: oracle.zero_bubble(p, v, m, size),
         "zb-v": lambda: oracle.zero_bubble_v(p, m),
+        "v-half": lambda: oracle.controlled(p, m, True),
+        "v-min": lambda: oracle.controlled(p, m, False),
         "dualpipev": lambda: oracle.dual_pipe(p, m, False),
         "together": lambda: oracle.dual_pipe(p, m, True),
     }
     own = {"1f1b": ONE_F_ONE_B, "together": Path(folded)}
-    v = {"1f1b": 1, "zb1p": 1, "zb-v": 2, "dualpipev": 2, "together": 2}.get(name, v)
+    v = {"1f1b": 1, "zb1p": 1, "zb-v": 2, "dualpipev": 2, "together": 2, "v-half": 2,
+         "v-min": 2}.get(name, v)
     return Drawn(name, own[name] if name in own else path(name), rows[name](), p, v, m, group)
 
 
@@ -284,7 +312,7 @@ def test_rows_are_those_of_the_oracle() -> None:
             flat = [part for kind, q, _ in wanted
                     for part in (list(zip("fb", q, strict=True)) if kind == "fb" else [(kind, q)])]
             assert found == flat, (x.name, x.p, x.v, x.m, s)
-    assert len(seen) == 9
+    assert len(seen) == 11
 
 
 def test_steps_are_those_of_the_oracle() -> None:
@@ -312,7 +340,7 @@ def steps(rng: np.random.Generator, x: Drawn) -> tuple[float, float]:
     positions, depth = x.p * x.v, x.p * x.v // x.chains
     f, i, w = (rng.uniform(0.2, 2.0, positions).tolist() for _ in range(3))
     hop, gap = (rng.uniform(0.0, 1.0, positions) * rng.integers(0, 2) for _ in range(2))
-    v_shaped = x.name in ("zb-v", "dualpipev", "together")
+    v_shaped = x.name in ("zb-v", "dualpipev", "together", "v-half", "v-min")
     if v_shaped:  # nothing is handed over within a rank
         hop[x.p - 1] = gap[x.p - 1] = 0.0
     order = x.path.order(x.p, x.m, x.v, x.group)

@@ -113,7 +113,8 @@ def test_the_graph_can_be_run(stack: str) -> None:
 
 
 @pytest.mark.parametrize(("schedule", "vpp"), [
-    ("1f1b", 1), ("gpipe", 1), ("interleaved", 2), ("zb1p", 1), ("zb-v", 2), ("dualpipev", 2)])
+    ("1f1b", 1), ("gpipe", 1), ("interleaved", 2), ("zb1p", 1), ("zb-v", 2), ("v-half", 2),
+    ("v-min", 2), ("dualpipev", 2)])
 def test_the_graph_takes_as_long_as_the_simulation(schedule: str, vpp: int) -> None:
     """One replica, priced link by link: passes, traffic and messages in the same places."""
     model = nest.Model.parse({"name": "m", "layers": 8, "hidden": 512, "heads": 8, "kv_heads": 8,

@@ -15,8 +15,8 @@ from nest.inputs import Configuration
 from nest.schedules.registry import chunks_at, copies
 from nest.simulation.tasks import _row
 
-SCHEDULES = ("zb1p", "interleaved-zb", "zb-v", "dualpipev", "dualpipe", "looped-bfs", "combined",
-             "interleaved")
+SCHEDULES = ("zb1p", "interleaved-zb", "zb-v", "v-half", "v-min", "dualpipev", "dualpipe",
+             "looped-bfs", "combined", "interleaved")
 BESIDE = ("combined", "dualpipe")
 """Schedules with passes beside each other."""
 OVERLAPS = ("overlap_zero3", "overlap_grad_reduce", "overlap_param_gather", "overlap_p2p")
@@ -32,7 +32,7 @@ def drawn(rng: Random, schedule: str) -> nest.Plan | None:
     ep = rng.choice((2, 4)) if experts else 1
     m = rng.randint(1, 24)
     vpp = 1 if schedule == "zb1p" or pp == 1 else rng.choice((2, 4))
-    if schedule in ("zb-v", "dualpipev", "dualpipe"):
+    if schedule in ("zb-v", "v-half", "v-min", "dualpipev", "dualpipe"):
         vpp = 2
     group = rng.choice((None, rng.randint(1, m)))
     if schedule not in ("interleaved", "interleaved-zb", "combined") or vpp == 1:

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from nest.schedules import orders
+from nest.schedules import controlled, orders
 from nest.schedules.closed import Closed
 from nest.schedules.path import Path
 from nest.schedules.traits import MANY, Placement
 
 Schedule = Literal[
     "1f1b", "interleaved", "gpipe", "combined", "zb1p", "interleaved-zb", "zb-v", "dualpipev",
-    "dualpipe", "looped-bfs"]
+    "dualpipe", "looped-bfs", "v-half", "v-min"]
 USUAL: tuple[Schedule, ...] = ("1f1b", "interleaved")
 """Schedules of a space that names none; everything has ``BEYOND`` too."""
 BEYOND: tuple[Schedule, ...] = ("dualpipe",)
@@ -49,7 +49,15 @@ SCHEDULES: dict[str, Closed | Path] = {
     "zb-v": Path(
         orders.write_zb_v, orders.ahead_zb_v, split=True, placement="folded",
         least_chunks=2, most_chunks=2, most_zero=2,
-        label="ZB-V", names={"torchtitan": "ZBVZeroBubble"}, written=r"zb-?v|v-?half|v-?min"),
+        label="ZB-V", names={"torchtitan": "ZBVZeroBubble"}, written=r"zb-?v"),
+    "v-half": Path(
+        controlled.write_v_half, listed=True, split=True, placement="folded", lean=True,
+        least_chunks=2, most_chunks=2, most_zero=2,
+        label="V-Half", written=r"v-?half"),
+    "v-min": Path(
+        controlled.write_v_min, listed=True, split=True, placement="folded", lean=True,
+        least_chunks=2, most_chunks=2, most_zero=2,
+        label="V-Min", written=r"v-?min"),
     "dualpipev": Path(
         orders.write_dualpipev, orders.ahead_dualpipev, split=True, placement="folded",
         least_chunks=2, most_chunks=2, most_zero=2, rounds=2,

@@ -172,7 +172,8 @@ class Totals:
 
     @cached_property
     def _lean_orders(self) -> bool:
-        """Whether stages may hold fewer micro-batches than under 1F1B: one at the least."""
+        """Whether stages may hold fewer micro-batches than under 1F1B: one at the least, whose
+        activations of both chunks a stage holds when it turns round."""
         return any(SCHEDULES[one.schedule].lean for one in self.formulation.part.pipelines)
 
     @cached_property

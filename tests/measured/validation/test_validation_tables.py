@@ -157,7 +157,7 @@ def test_why_a_run_is_not_priced(
 
 @pytest.mark.parametrize("changes", [
     {"n_heads": "7"}, {"gpus_per_node": "7"}, {"tp": "16", "dp": "2", "n_kv_heads": "5"},
-    {"n_layers": "1"}, {"vpp": "31"}, {"layout": "Et|L"}, {"schedule": "v-half"},
+    {"n_layers": "1"}, {"vpp": "31"}, {"layout": "Et|L"}, {"schedule": "zb-h2"},
     {"attention_window": "some"},
     {"zero_stage": "1", "fsdp_shard": "4"},
 ])

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Range = tuple[int, int]
 
-_OTHERS = re.compile(r"v-?half|v-?min|zb-?h2|chimera")
+_OTHERS = re.compile(r"zb-?h2|chimera")
 """Schedules that are not priced as they are."""
 
 
