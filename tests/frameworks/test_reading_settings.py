@@ -21,8 +21,8 @@ from nest.inputs import load_stack
 from nest.inputs.files import read_description
 
 FOLDER = Path(nest.frameworks.settings.__file__).parent
-TABLES = sorted(path for path in FOLDER.rglob("*.yaml") if path.stem != "owners"
-                and path.parent.name != "megatron" or path.stem in ("bridge", "translated"))
+TABLES = sorted({*FOLDER.rglob("*.yaml")} - {
+    FOLDER / "owners.yaml", FOLDER / "megatron" / "settings.yaml"})
 """Of software whose settings are in files; Megatron-LM has arguments."""
 
 TOML = """\

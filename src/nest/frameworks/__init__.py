@@ -1,8 +1,8 @@
 """The software that runs plans: what launches one, and the files of running jobs read back.
 
 A folder or a file for each software, which writes and reads by one table of settings: `megatron`
-(with Megatron-Bridge, NeMo 1, nanotron, GPT-NeoX), `torchtitan`, `deepspeed`, `maxtext`, `fsdp2`,
-`huggingface` (files that name a JSON of DeepSpeed).
+(with Megatron-Bridge), `torchtitan`, `deepspeed`, `maxtext`, `fsdp2`, `huggingface` (files with a
+JSON of DeepSpeed), `translated` (NeMo 1, nanotron, GPT-NeoX: arguments by other names).
 
 Reading order of what they share: `settings` and `figures` (tables of settings, the figures of a
 plan that these say), `hosts` (which process goes to which device), `launchers` (what starts it

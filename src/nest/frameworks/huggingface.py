@@ -15,9 +15,9 @@ from typing import Any
 
 from nest.errors import InputError
 from nest.frameworks.deepspeed import read as deepspeed
-from nest.frameworks.megatron.translated import settings_of
 from nest.frameworks.settings import Plain, nested, tables_of
 from nest.frameworks.source import FileDescription, Source, understood
+from nest.frameworks.translated import settings_of
 from nest.inputs.files import read_text
 from nest.units import shorten
 

@@ -16,12 +16,12 @@ from nest.frameworks.deepspeed import read as deepspeed
 from nest.frameworks.launches import LaunchedFile
 from nest.frameworks.megatron import script as megatron_script
 from nest.frameworks.megatron.script import Reading
-from nest.frameworks.megatron.translated import settings_of
 from nest.frameworks.registry import FORMATS, READERS
 from nest.frameworks.settings import arguments_of, flat, known
 from nest.frameworks.source import Source, Stated, among
 from nest.frameworks.text.python_text import dotted
 from nest.frameworks.text.shell import ShellScript
+from nest.frameworks.translated import settings_of
 from nest.inputs import load_model
 from nest.inputs.arguments import takes
 from nest.inputs.configuration import Configuration

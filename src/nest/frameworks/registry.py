@@ -8,10 +8,10 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from nest.evaluation.plans import Plan
-from nest.frameworks import fsdp2, huggingface, maxtext
+from nest.frameworks import fsdp2, huggingface, maxtext, translated
 from nest.frameworks.deepspeed import read as read_deepspeed
 from nest.frameworks.deepspeed import write as deepspeed
-from nest.frameworks.megatron import bridge, translated
+from nest.frameworks.megatron import bridge
 from nest.frameworks.megatron import write as megatron
 from nest.frameworks.settings import Plain, flat, settings
 from nest.frameworks.source import FileDescription, Source, assigned

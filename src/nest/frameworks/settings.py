@@ -147,8 +147,8 @@ def words(given: Mapping[str, Any]) -> list[list[str]]:
 
 _FILES = {"megatron": "megatron/settings", "torchtitan": "torchtitan/settings",
           "torchtitan-toml": "torchtitan/settings", "deepspeed": "deepspeed/settings",
-          "megatron-bridge": "megatron/bridge", "nemo": "megatron/translated",
-          "nanotron": "megatron/translated", "gpt-neox": "megatron/translated",
+          "megatron-bridge": "megatron/bridge", "nemo": "translated", "nanotron": "translated",
+          "gpt-neox": "translated",
           "trainer": "huggingface", "accelerate": "huggingface"}
 """Files of tables, where they have other names than the software."""
 

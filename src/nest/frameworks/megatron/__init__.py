@@ -1,7 +1,7 @@
-"""Megatron-LM, and the software whose settings are its own by other names.
+"""Megatron-LM, and Megatron-Bridge, which configures the same layers.
 
 Reading order: `write` (the command line of a plan), `arguments` (a command line as figures, what
 a plan changes of it), `read` (as model, job and configuration), `script` (a launch script up to its
 command), `edit_script` (the script changed, or a new one), `running` (a job that runs today);
-`bridge` (Megatron-Bridge); `translated` (NeMo 1, nanotron, GPT-NeoX).
+`bridge` (Megatron-Bridge).
 """
