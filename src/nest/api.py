@@ -281,8 +281,8 @@ def _planned(question: Question, control: Control) -> Plan:
     again = warm.plan is not None and found.configuration == warm.start.configuration
     warm.start.configuration = found.configuration
     best = _confirmed(query, found.configuration, found.step_time, warm.plan if again else None)
-    if not query.beyond_stack and best.runnable is False:
-        raise KernelError(f"the stack cannot run what was found: {best.not_runnable}")
+    if not query.beyond_stack and best.broken_rules:
+        raise KernelError(f"the stack cannot run what was found: {best.broken_rules}")
     alternatives = []
     for value, configuration in found.others:
         seconds = _confirmed(query, configuration, value).step_time_s

@@ -11,6 +11,7 @@ from nest.measured.validation import PricedRun
 from nest.measured.validation.ranges import evidence as evidence_of
 
 ROOT = Path(__file__).parents[2]
+SUPPORT = ROOT / "docs" / "support.md"
 EVIDENCE = ROOT / "src" / "nest" / "catalog" / "evidence.csv"
 OTHERS = ("automodel", "hybrid", "known", "larger", "long", "torchtitan")
 """Tables in ``bench``, to which nothing is fitted."""

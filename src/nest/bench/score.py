@@ -146,8 +146,8 @@ def _counts(instance: Instance, way: Configuration, plan: Plan) -> tuple[Status,
         left = f"schedule {way.schedule}"
     if left is not None:
         return "space", f"{left}, which the space does not have"
-    if not instance.beyond_stack and plan.runnable is False:
-        return "stack", plan.not_runnable[0].sentence
+    if not instance.beyond_stack and plan.broken_rules:
+        return "stack", plan.broken_rules[0].sentence
     if not plan.feasible:
         return "memory", shortage(plan)
     return "ok", None

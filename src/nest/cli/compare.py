@@ -52,7 +52,7 @@ def compare(
     options.check_counts(threads=threads, proposals=proposals)
     asked = chosen("planners", planners, registered())
     subject, cluster = problem.subject_and_cluster(names or ())
-    wanted, bounds = problem.described_job(), space.described()
+    wanted, bounds = problem.described_job(cluster), space.described()
     given = {"seed": seed, "proposals": proposals, "links": _links(links, cluster)}
     mcmc = {name: value for name, value in given.items() if value is not None}
     if mcmc and "mcmc" not in asked:

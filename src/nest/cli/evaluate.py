@@ -130,7 +130,7 @@ def _from_options(
     from nest.inputs import load_configuration
 
     subject, cluster = problem.subject_and_cluster(names)
-    job = problem.described_job()
+    job = problem.described_job(cluster)
     if file is not None:
         if degrees:
             raise InputError(f"arguments: got --configuration and {options.spelled(degrees)}; "

@@ -8,7 +8,7 @@ from typing import Annotated
 from nest.cli import options, output
 from nest.errors import InputError
 
-SECTIONS = ("models", "clusters", "devices", "stacks")
+SECTIONS = ("models", "clusters", "devices", "stacks", "support")
 DOCUMENTS = ("plan", "model", "cluster", "job", "space", "configuration", "profile",
              "explanation", "replan", "improvement", "question", "answer", "error", "instance",
              "submission", "score")
@@ -20,10 +20,19 @@ def show(
         "Stacks only: what each can run, rule by rule.", None, "--details")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """List the models, clusters, devices or stacks of the catalog."""
+    """List the models, clusters, devices or stacks of the catalog.
+
+    `support`: what prices of each stack, device and kind of model rest on.
+    """
     options.one_of("list", section, SECTIONS)
     if details and section != "stacks":
         raise InputError(f"details: got --details with {section}; allowed: with stacks")
+    if section == "support":
+        from nest.report.support_text import support_rows, support_text
+
+        output.emit(json.dumps([row._asdict() for row in support_rows()], indent=2) if as_json
+                    else support_text(**output.page()))
+        return
     from nest.report.catalog_text import (
         capabilities_rows,
         capabilities_text,

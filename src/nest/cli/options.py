@@ -203,14 +203,17 @@ class ProblemOptions:
         note(str(one.message) for one in notes)
         return subject, cluster
 
-    def described_job(self) -> Job:
+    def described_job(self, cluster: Cluster) -> Job:
         """The job of a file, of options, or of both; options win.
+
+        A question without a stack is asked of the usual one for the devices of the cluster.
 
         Raises
         ------
         InputError : a field is missing in both, or not allowed.
         """
         from nest.inputs import Job, load_job, load_stack, read_description
+        from nest.stacks import default_stack
 
         options = {name: value for name, value in given(self).items() if name in Job.model_fields}
         if self.stack is not None:
@@ -219,9 +222,11 @@ class ProblemOptions:
         where = COMMAND_LINE
         if self.job is not None:
             data, where = read_description(self.job), self.job
-            if not options or not set(data) & set(Job.model_fields):
+            if not set(data) & set(Job.model_fields) or ("stack" in data and not options):
                 return load_job(self.job)  # which also reports a file of another type
         merged = {**data, **options}
+        if "stack" not in merged:
+            merged["stack"] = default_stack(cluster)
         missing = [name for name in ("global_batch", "seq_len") if name not in merged]
         if missing:
             hints = [f"{COMMAND_LINE}: {name}: missing; needed: a number, or a --job file that has "

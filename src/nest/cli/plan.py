@@ -80,7 +80,7 @@ def plan(
     if several and not batch:
         raise InputError(f"global_batch: got {batch.start}..{batch.stop - 1}; allowed: from the "
                          "smaller to the larger number, such as 4000..4200")
-    wanted = replace(problem, global_batch=batch[0] if several else batch).described_job()
+    wanted = replace(problem, global_batch=batch[0] if several else batch).described_job(cluster)
     bounds = space.described()
     shown.check(cluster)
     from nest import api

@@ -28,7 +28,7 @@ from nest.model import Chain, build_chain, model_flop, profile_chain
 from nest.model.layouts import layout_of
 from nest.schedules.registry import copies, placement
 from nest.schedules.traits import Hop
-from nest.stacks import Finding, launch_needs, not_runnable
+from nest.stacks import Finding, launch_needs, not_runnable, wrong_devices
 
 
 def chain_of(model: Model | Profile) -> Chain:
@@ -88,8 +88,8 @@ def priced(chain: Chain, cluster: Cluster, job: Job, configuration: Configuratio
     peak = sum(peak_flops(device, job.precision) * count[number]
                for number, device in enumerate(cluster.device_types))
     used = configuration.stages[-1].devices[1]
-    broken, needs = not_runnable(chain, job, configuration), launch_needs(
-        chain, job, configuration)
+    broken = (*wrong_devices(cluster, job), *not_runnable(chain, job, configuration))
+    needs = launch_needs(chain, job, configuration)
     known = sureness(time.total, chain, cluster, job, configuration)
     return Plan(
         step_time_s=time.total,

@@ -292,6 +292,11 @@ class Plan(Shown):
     inputs: Inputs
 
     @property
+    def broken_rules(self) -> tuple[Finding, ...]:
+        """What the stack cannot run of the configuration, on whatever devices."""
+        return tuple(one for one in self.not_runnable if one.rule != "hardware")
+
+    @property
     def error(self) -> float | None:
         """Standard deviation of measured over priced seconds; None: not known.
 

@@ -276,12 +276,29 @@ class Rule(Description):
         return ", ".join(f"{name} {shown(values)}" for name, values in self.when.items())
 
 
+class Hardware(Description):
+    """The devices that software does not run on."""
+
+    never_on: Annotated[tuple[Name, ...], Field(min_length=1, max_length=100)] = Field(
+        description="beginnings of names of devices that it does not run on"
+    )
+    sentence: Sentence = Field(description="why, for people")
+    source: Sentence = Field(description="where the software says so: repository, file, line")
+
+    def excludes(self, device: str) -> bool:
+        """Whether it does not run on a device of this name."""
+        return device.casefold().startswith(tuple(one.casefold() for one in self.never_on))
+
+
 class Capabilities(Description):
     """What a version of training software can run; what no rule forbids, it can."""
 
     name: str = Field("", description="its name in the catalog; empty: a table of one's own")
     software: Name = Field(description="name of the software, as people write it")
     version: Name = Field(description="version whose source was read")
+    hardware: Hardware | None = Field(
+        None, description="devices that it does not run on; null: it may run on all"
+    )
     rules: Annotated[dict[Name, Rule], Freeze, at_most(200)] = Field(
         description="rules by name; a configuration that breaks one cannot be launched"
     )

@@ -28,6 +28,8 @@ from nest.inputs.space import Capacity, Dispatcher, Graphs, Optimizer, Precision
 from nest.units import BytesOrZero, Delay, shorten
 
 DEFAULT_STACK = "megatron-core"
+UNKNOWN_STACK = "unknown"
+"""The stack of software that no other describes."""
 
 Routing = Literal["forced", "loss", "none"]
 IMBALANCE: dict[Routing, float] = {"forced": 1.0, "loss": 1.1, "none": 2.0}

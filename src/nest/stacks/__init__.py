@@ -8,11 +8,13 @@ gives the figures of a configuration that rules name, `rules` compares them with
 from nest.stacks.rules import (
     Finding,
     cannot_offload,
+    default_stack,
     launch_needs,
     not_runnable,
     selective_modules,
+    wrong_devices,
 )
 from nest.stacks.settings import offload_settings
 
-__all__ = ["Finding", "cannot_offload", "launch_needs", "not_runnable", "offload_settings",
-           "selective_modules"]
+__all__ = ["Finding", "cannot_offload", "default_stack", "launch_needs", "not_runnable",
+           "offload_settings", "selective_modules", "wrong_devices"]

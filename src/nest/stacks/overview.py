@@ -48,11 +48,11 @@ def lacking(known: Capabilities, space: SearchSpace) -> Iterator[str]:
         piped = name == "schedule" or (space.pp is not None and space.pp.smallest > 1)
         base = {**(_PIPELINE if piped else _DENSE), "cp": 2 if name == "cp_comm" else 1}
         asked = [{**base, name: value} for value in values or ()]
-        if asked and not any(_allows(known, name, figures) for figures in asked):
+        if asked and not any(allows(known, name, figures) for figures in asked):
             why = next(rule.sentence for rule in known.rules.values()
                        if name in rule.fields and _breaks(rule, name, asked[0]))
             others = [stack for table, stacks in tables() for stack in stacks if any(
-                all(_allows(table, field, figures) for field in (name, "pp", "cp"))
+                all(allows(table, field, figures) for field in (name, "pp", "cp"))
                 for figures in asked)]
             yield (f"{name} {', '.join(map(str, values))}: {why}; stacks that have it: "
                    f"{', '.join(others) or 'none'}")
@@ -61,23 +61,23 @@ def lacking(known: Capabilities, space: SearchSpace) -> Iterator[str]:
 def _row(known: Capabilities, stacks: Iterable[str]) -> tuple[str, ...]:
     def words(field: str, figures: Figures) -> list[str]:
         return [word for word in FIGURES[field].words or ()
-                if _allows(known, field, {**figures, field: word})]
+                if allows(known, field, {**figures, field: word})]
 
     def modules(figures: Figures) -> str:
         one = [name for name in FIGURES["recompute_modules"].words or ()
-               if _allows(known, "recompute_modules", {**figures, "recompute_modules": (name,)})]
+               if allows(known, "recompute_modules", {**figures, "recompute_modules": (name,)})]
         together = [rule.wants for rule in known.rules.values() if rule.fields == ("module_set",)]
         one = [name for name in one if figures["experts"] == "yes" or name not in _OF_EXPERTS]
         return "-" if "selective" not in words("recompute", _DENSE) else _joined(together or one)
 
     def may_differ(field: str) -> bool:
         own = FIGURES[field].words or (0, 1, 2)
-        return sum(_allows(known, field, {**_PIPELINE, field: value}) for value in own) > 1
+        return sum(allows(known, field, {**_PIPELINE, field: value}) for value in own) > 1
 
-    piped = _allows(known, "pp", _PIPELINE)
+    piped = allows(known, "pp", _PIPELINE)
     alike = {name for rule in known.rules.values() if rule.alike for name in rule.fields}
     ring = {**_DENSE, "cp": 2}
-    ways = words("cp_comm", ring) if _allows(known, "cp", ring) else []
+    ways = words("cp_comm", ring) if allows(known, "cp", ring) else []
     fixed = alike if ways else alike | {"cp_comm"}
     hybrid = [zero for zero in _zeros(known, _DENSE) if zero != "0"]
     unlike = [name for name in _SETTINGS if name not in fixed and may_differ(name)]
@@ -86,7 +86,7 @@ def _row(known: Capabilities, stacks: Iterable[str]) -> tuple[str, ...]:
         _joined(_cuts(words("cuts", _PIPELINE)) if piped else ()),
         _joined(words("schedule", _PIPELINE) if piped else ()),
         _joined(_zeros(known, _DENSE)), _joined(_zeros(known, _PIPELINE) if piped else ()),
-        _joined(hybrid if _allows(known, "shard", {**_DENSE, "shard": "dp_in"}) else ()),
+        _joined(hybrid if allows(known, "shard", {**_DENSE, "shard": "dp_in"}) else ()),
         _joined(ways), _joined(words("recompute", _DENSE)),
         modules(_DENSE), modules({**_DENSE, "experts": "yes"}),
         _joined(words("precision", _DENSE)),
@@ -94,7 +94,7 @@ def _row(known: Capabilities, stacks: Iterable[str]) -> tuple[str, ...]:
     )
 
 
-def _allows(known: Capabilities, field: str, figures: Figures) -> bool:
+def allows(known: Capabilities, field: str, figures: Figures) -> bool:
     """Whether no rule about a field forbids these figures; rules on other figures are left out."""
     return not any(field in rule.fields and _breaks(rule, field, figures)
                    for rule in known.rules.values())
@@ -110,7 +110,7 @@ _ONES: dict[str, Value] = {name: 1 for name, figure in FIGURES.items() if figure
 
 
 def _zeros(known: Capabilities, figures: Figures) -> list[str]:
-    return [str(zero) for zero in ZERO_STAGES if _allows(known, "zero", {**figures, "zero": zero})]
+    return [str(zero) for zero in ZERO_STAGES if allows(known, "zero", {**figures, "zero": zero})]
 
 
 def _cuts(forms: list[str]) -> list[str]:

@@ -9,10 +9,13 @@ from typing import Any, cast
 
 from pydantic import Field
 
+from nest.inputs import catalog
 from nest.inputs.base import Written
 from nest.inputs.capabilities import FIGURES, FigureProduct, Rule
+from nest.inputs.cluster import Cluster
 from nest.inputs.configuration import Configuration
-from nest.inputs.job import Job
+from nest.inputs.job import DEFAULT_STACK, UNKNOWN_STACK, Job
+from nest.inputs.loading import load_stack
 from nest.inputs.space import IntSet, Module
 from nest.model import Chain
 from nest.stacks.figures import (
@@ -30,6 +33,10 @@ MOST_COUNTS = 8
 """Layer counts of chunks that a sentence lists."""
 
 
+DEFAULT_STACKS = (DEFAULT_STACK, "maxtext", "neuronx-distributed")
+"""Stacks for clusters whose question names none, the most usual first."""
+
+
 class Finding(Written):
     """A rule of a stack that a configuration breaks."""
 
@@ -39,8 +46,33 @@ class Finding(Written):
     source: str = Field(description="where the software says so")
 
 
+def wrong_devices(cluster: Cluster, job: Job) -> tuple[Finding, ...]:
+    """Types of device that the job's stack does not run on."""
+    known = job.stack.capabilities
+    if known is None or known.hardware is None:
+        return ()
+    return tuple(
+        Finding(sentence=f"device {device.name}: {known.hardware.sentence} (stacks that run on it: "
+                f"{', '.join(_running_on(device.name))})", field="device",
+                rule="hardware", source=known.hardware.source)
+        for device in cluster.device_types if known.hardware.excludes(device.name))
+
+
+def _running_on(device: str) -> Iterator[str]:
+    for name in catalog.names("stacks"):
+        known = load_stack(name).capabilities
+        if known is None or known.hardware is None or not known.hardware.excludes(device):
+            yield name
+
+
+def default_stack(cluster: Cluster) -> str:
+    """The first of :data:`DEFAULT_STACKS` that runs on all devices of a cluster."""
+    return next((name for name in DEFAULT_STACKS if not wrong_devices(
+        cluster, Job(global_batch=1, seq_len=1, stack=load_stack(name)))), UNKNOWN_STACK)
+
+
 def not_runnable(chain: Chain, job: Job, plan: Configuration) -> tuple[Finding, ...]:
-    """What the job's stack cannot run of a legal configuration.
+    """What the job's stack cannot run of a legal configuration, whatever the devices.
 
     Returns
     -------

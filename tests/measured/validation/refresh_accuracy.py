@@ -15,9 +15,12 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2] / "helpers"))
 
 from accuracy import GOLDEN, Scores, golden, measured, reasons, table, worse, write  # noqa: E402
-from measured import EVIDENCE, ROOT, evidence  # noqa: E402
+from measured import EVIDENCE, ROOT, SUPPORT, evidence  # noqa: E402
 
+from nest.evaluation.evidence import runs_of  # noqa: E402
+from nest.inputs import catalog  # noqa: E402
 from nest.measured.validation.ranges import to_csv  # noqa: E402
+from nest.report.support_text import support_text  # noqa: E402
 
 
 def main() -> int:
@@ -27,7 +30,11 @@ def main() -> int:
     before, now = golden(), measured()
     EVIDENCE.write_text(to_csv(evidence()), encoding="utf-8")
     write(now)
-    print(f"written: {GOLDEN.name}, {EVIDENCE.name}")
+    catalog.evidence.cache_clear()
+    runs_of.cache_clear()
+    head, _, _ = SUPPORT.read_text(encoding="utf-8").partition("```text\n")
+    SUPPORT.write_text(f"{head}```text\n{support_text()}```\n", encoding="utf-8")
+    print(f"written: {GOLDEN.name}, {EVIDENCE.name}, {SUPPORT.name}")
     return told(before, now)
 
 

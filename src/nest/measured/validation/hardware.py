@@ -11,7 +11,7 @@ from nest.errors import InputError
 from nest.inputs import catalog
 from nest.inputs.cluster import Cluster, Level
 from nest.inputs.device import Device, resolve_device
-from nest.inputs.job import Stack, resolve_stack
+from nest.inputs.job import UNKNOWN_STACK, Stack, resolve_stack
 from nest.inputs.loading import load_cluster, load_device, load_stack
 from nest.measured.validation.cells import tables
 from nest.units import shorten
@@ -138,8 +138,6 @@ def cluster(found: Shape, with_device: Device) -> Cluster:
 
 _GROUPS = {"vtrain_multi": "vtrain"}
 """Stacks of groups that their framework does not identify."""
-UNKNOWN = "unknown"
-"""The stack of software that none describes."""
 _RELEASE = r"(?: (?:core_|core )?[rv]?\d[\w.]*| dev)?(?: \((?:mlperf v)?[\d./-]+\))?"
 
 
@@ -160,7 +158,7 @@ def stack_name(
     if known is not None:
         return known
     name = next((stack for mark, stack in tables()["stack_patterns"]
-                 if re.fullmatch(mark.replace("RELEASE", _RELEASE), words)), UNKNOWN)
+                 if re.fullmatch(mark.replace("RELEASE", _RELEASE), words)), UNKNOWN_STACK)
     if name == "llm-foundry" and re.search(r"\bPURE\b", precision):
         return "llm-foundry-pure"
     if name == "torchtitan" and "compile" not in notes and "float8" not in notes:

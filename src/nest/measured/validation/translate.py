@@ -11,7 +11,7 @@ from nest.errors import InputError
 from nest.inputs.cluster import Cluster
 from nest.inputs.configuration import Configuration
 from nest.inputs.device import Device
-from nest.inputs.job import Job, Routing, Stack
+from nest.inputs.job import UNKNOWN_STACK, Job, Routing, Stack
 from nest.inputs.layers import MLA, MoE
 from nest.inputs.loading import load_model
 from nest.inputs.model import Model
@@ -19,7 +19,6 @@ from nest.inputs.space import Dispatcher
 from nest.measured.validation.cells import first_match, precision, recompute
 from nest.measured.validation.degrees import configuration
 from nest.measured.validation.hardware import (
-    UNKNOWN,
     Shape,
     cluster,
     device,
@@ -167,8 +166,8 @@ def facts(run: Run) -> Facts:
                 run.real("inter_node_gbps_per_gpu"))
     name = stack_name(run.framework, run.group, run.text("precision"), run.notes,
                       run.text("source"))
-    if name == UNKNOWN:
-        remarks.append(f"no stack describes {run.framework}: priced as {UNKNOWN}")
+    if name == UNKNOWN_STACK:
+        remarks.append(f"no stack describes {run.framework}: priced as {UNKNOWN_STACK}")
     if run.degree("ep") > 1 and not run.text("dispatcher"):
         remarks.append(f"dispatcher not stated: {stack(name).dispatcher}, the stack's")
     if CAPACITY.search(_words(run)):
