@@ -9,19 +9,27 @@ import math
 import sys
 from collections.abc import Iterable
 from threading import RLock
-from typing import TYPE_CHECKING, NamedTuple, TypedDict, Unpack
+from typing import TYPE_CHECKING, NamedTuple, TypedDict, Unpack, get_args
 
 from nest.costs.memory import memory_problem
 from nest.errors import InfeasibleError, InputError, KernelError, LimitError
+from nest.evaluation.confidence import preferred
 from nest.evaluation.evaluate import chain_of, need_question, priced
-from nest.evaluation.plans import Alternative, Plan, SearchReport
-from nest.inputs.arguments import need, need_bytes, need_count, need_seconds, takes
+from nest.evaluation.plans import Plan, SearchReport
+from nest.inputs.arguments import (
+    need,
+    need_bytes,
+    need_count,
+    need_seconds,
+    need_word,
+    takes,
+)
 from nest.inputs.cluster import Cluster
 from nest.inputs.configuration import Configuration
 from nest.inputs.job import Job
 from nest.inputs.model import Model
 from nest.inputs.profile import Profile
-from nest.inputs.space import SearchSpace
+from nest.inputs.space import Preference, SearchSpace
 from nest.model import Chain
 from nest.model.legality import divisors, sequence_problem, space_problems
 from nest.network.network import other_fillings, other_orders
@@ -39,6 +47,8 @@ MOST_BATCHES = 1000
 """Batches that one question may ask for."""
 PLANNER_MEMORY = 256 * 2**20
 """Bytes that a planner keeps by default: some ten families of near questions (chosen)."""
+PREFERRED = 8
+"""Distinct plans from which a measured one is preferred (chosen)."""
 NEAR = 1.0 + 1e-8
 """A plan that is known is found below its price times this."""
 TOLERANCE = 1e-9
@@ -55,6 +65,7 @@ class Options(TypedDict, total=False):
     fillings: bool
     beyond_stack: bool
     near_batches: bool
+    prefer: Preference
     progress: Follower | None
 
 
@@ -71,6 +82,7 @@ def plan(
     fillings: bool = False,
     beyond_stack: bool = False,
     near_batches: bool = False,
+    prefer: Preference = "fastest",
     progress: Follower | None = None,
 ) -> Plan:
     """Find the fastest configuration of a space that fits, and price it.
@@ -95,6 +107,9 @@ def plan(
         degrees each. False: only what it can run, where that is known; all stages are alike then.
     near_batches : where the batch is no multiple of the devices, look for one near it that takes
         less time per sequence: ``better_batch`` of the plan. The plan is not affected.
+    prefer : measured: of the fastest plans that the error of prices does not tell apart, take the
+        one with the nearest evidence, then the one that holds the least memory; up to
+        ``PREFERRED`` distinct plans are looked at.
     progress : called about ten times a second with a :class:`nest.search.progress.Progress`.
         Returning False ends the search with the best plan so far, as the time limit does; what it
         raises is passed on.
@@ -119,6 +134,7 @@ def plan(
     return Planner(0).plan(
         model, cluster, job, space, threads=threads, top=top, time_limit=time_limit,
         reorder=reorder, fillings=fillings, beyond_stack=beyond_stack, near_batches=near_batches,
+        prefer=prefer,
         progress=progress)
 
 
@@ -230,7 +246,8 @@ def _question(
         model=model if isinstance(model, Model) else None,
         profile=model if isinstance(model, Profile) else None, cluster=cluster, job=job,
         space=space, search=Search().unchecked(**how), top=top,
-        near_batches=options.get("near_batches", False))
+        near_batches=options.get("near_batches", False),
+        prefer=need_word("prefer", options.get("prefer", "fastest"), get_args(Preference)))
 
 
 def _control(
@@ -262,7 +279,8 @@ def _query(question: Question, cache: Cache) -> Query:
         problems += cannot_offload(job, space.offload)
     if problems:
         raise InputError("\n".join(problems), tuple(problems))
-    return Query(chain, cluster, job, space, question.search.beyond_stack, question.top)
+    return Query(chain, cluster, job, space, question.search.beyond_stack,
+                 max(question.top, PREFERRED if question.prefer == "measured" else 1))
 
 
 def _problems(chain: Chain, cluster: Cluster, job: Job, space: SearchSpace) -> list[str]:
@@ -283,20 +301,21 @@ def _planned(question: Question, control: Control) -> Plan:
     best = _confirmed(query, found.configuration, found.step_time, warm.plan if again else None)
     if not query.beyond_stack and best.broken_rules:
         raise KernelError(f"the stack cannot run what was found: {best.broken_rules}")
-    alternatives = []
-    for value, configuration in found.others:
-        seconds = _confirmed(query, configuration, value).step_time_s
-        alternatives.append(Alternative(
-            step_time_s=seconds, slower=max(0.0, seconds / best.step_time_s - 1.0),
-            configuration=configuration))
+    others = [_confirmed(query, configuration, value) for value, configuration in found.others]
+    fastest = best
+    if question.prefer == "measured":
+        best = preferred([best, *others])
+        others = [plan for plan in (fastest, *others) if plan is not best]
+    alternatives = [best.alternative(plan) for plan in others[:question.top - 1]]
     better = None
     if question.near_batches:
         from nest.search.batches import better_batch
 
         better = better_batch(query, control, best.step_time_s)
-    lower = best.step_time_s if found.proved else found.lower_bound
+    lower = fastest.step_time_s if found.proved else found.lower_bound
     return best.unchecked(
-        optimal=found.proved, lower_bound_s=lower, gap=best.step_time_s / lower - 1.0,
+        optimal=found.proved and best is fastest, lower_bound_s=lower,
+        gap=best.step_time_s / lower - 1.0,
         alternatives=tuple(alternatives), alternatives_proved=found.others_proved,
         better_batch=better, search=_report(query, found))
 

@@ -21,6 +21,7 @@ from nest.errors import InfeasibleError, InputError, LimitError, NestError, Unsu
 from nest.evaluation.plan_file import load_plan
 from nest.evaluation.plans import Plan
 from nest.inputs import Cluster, Configuration, Description, Job, Model, Profile, SearchSpace
+from nest.inputs.space import Preference
 from nest.replanning.result import Replan
 from nest.units import shorten
 
@@ -77,7 +78,8 @@ class Client:
 
     def plan(self, model: Model | Profile | Data | str, cluster: Cluster | Data | str,
              job: Job | Data, space: SearchSpace | Data | None = None, *, top: int = 1,
-             near_batches: bool = False, **search: Any) -> Plan:
+             near_batches: bool = False, prefer: Preference = "fastest",
+             **search: Any) -> Plan:
         """The fastest plan, as :func:`nest.plan` finds it.
 
         Parameters
@@ -91,7 +93,7 @@ class Client:
         ServerError : the server refused.
         """
         return self.ask({**_question(model, cluster, job, space), "search": search, "top": top,
-                         "near_batches": near_batches})
+                         "near_batches": near_batches, "prefer": prefer})
 
     def ask(self, question: Description | Data) -> Plan:
         """The plan of a question document (`nest schema question`)."""

@@ -48,7 +48,8 @@ def test_details_fit_a_terminal_and_have_every_rule(capsys: pytest.CaptureFixtur
             assert " ".join(rule["sentence"].split()) in flat
             assert rule["source"] in flat
     assert all(f"- {name}: {figure.meaning}" in flat for name, figure in FIGURES.items())
-    assert {name for row in rows for name in row["stacks"]} == set(catalog.names("stacks"))
+    without = {"neuronx-distributed", "unknown"}  # whose rules are not known
+    assert {name for row in rows for name in row["stacks"]} == {*catalog.names("stacks")} - without
 
 
 def test_details_are_of_stacks_only(capsys: pytest.CaptureFixture[str]) -> None:

@@ -50,6 +50,9 @@ def plan(
     top: Annotated[int | None, options.number(
         "Show the N best plans that differ in outer_dp, micro_batch, pp, vpp or schedule; 1 "
         "(default) to 100.")] = None,
+    prefer: Annotated[str | None, options.text(
+        "fastest (default), or measured: of plans that the error of prices does not tell apart, "
+        "the one with the nearest measured runs, then the safest in memory.", "WHICH")] = None,
     time_limit: options.TimeLimit = None,
     beyond_stack: options.BeyondStack = False,
     try_fillings: Annotated[bool, options.text(
@@ -70,6 +73,7 @@ def plan(
     options.check_counts(threads=threads, top=top)
     if names == ["-"]:
         own = {"top": top, "time_limit": time_limit, "beyond_stack": beyond_stack or None,
+               "prefer": prefer,
                "try_fillings": try_fillings or None, "keep_order": keep_order or None}
         _plan_question(options.given(problem) | options.given(space) | {
             name: value for name, value in own.items() if value is not None}, threads, shown)
@@ -91,7 +95,7 @@ def plan(
                else partial(api.plan, near_batches=True))
         found = ask(subject, cluster, wanted, space=bounds, threads=threads, top=top or 1,
                     time_limit=time_limit, reorder=not keep_order, fillings=try_fillings,
-                    beyond_stack=beyond_stack, progress=follow)
+                    beyond_stack=beyond_stack, prefer=prefer or "fastest", progress=follow)
     shown.present(found)
     follow.reraise()
 

@@ -16,7 +16,7 @@ from nest.evaluation.evidence import (
     distances,
     runs_of,
 )
-from nest.evaluation.plans import Confidence, Evidence, LikeRun, Stage, Word
+from nest.evaluation.plans import Confidence, Evidence, LikeRun, Plan, Stage, Word
 from nest.inputs import link_kinds
 from nest.inputs.cluster import Cluster
 from nest.inputs.configuration import Configuration
@@ -78,6 +78,25 @@ vinjn/nanotron-ultrascale-playbook@924e4d0 assets/data/benchmarks/benchmarks_int
 13 in pipelines that hold 64 GiB and more take 3.5 and 6.3 times as long for their price, in the
 median, as those that hold 24 to 64. Default plans keep as much free (``memory_margin``).
 """
+WORDS: tuple[Word, ...] = ("measured", "between", "extrapolated", "never measured")
+"""From the nearest evidence to none."""
+
+
+def preferred(plans: Sequence[Plan]) -> Plan:
+    """Of plans that the error of prices does not tell apart, the one to run.
+
+    That is the one with the nearest evidence; of these the one that holds the least share of its
+    memory limit.
+
+    Parameters
+    ----------
+    plans : of one question, the fastest first.
+    """
+    best = plans[0]
+    most = best.step_time_s * (1.0 + (best.error or 0.0))
+    return min((plan for plan in plans if plan.step_time_s <= most),
+               key=lambda plan: (WORDS.index(plan.evidence.word) if plan.evidence else len(WORDS),
+                                 plan.memory_share))
 
 
 def doubts(chain: Chain, cluster: Cluster, job: Job, offload: str) -> tuple[str, ...]:

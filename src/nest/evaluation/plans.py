@@ -164,7 +164,16 @@ class Alternative(Written):
     """A plan of another configuration that is slower than the best."""
 
     step_time_s: float
-    slower: float = Field(description="step_time_s / that of the plan, less 1")
+    slower: float = Field(
+        description="step_time_s / that of the plan, less 1; below 0 where a measured plan is "
+        "preferred to it")
+    word: Word | None = Field(
+        None, description="of its evidence; null: of an older version")
+    overlaps: bool = Field(
+        False, description="its range of step times overlaps with that of the plan")
+    memory: float | None = Field(
+        None, description="share of the limit that its fullest device holds; null: of an older "
+        "version")
     configuration: Configuration
 
 
@@ -290,6 +299,22 @@ class Plan(Shown):
     )
     search: SearchReport | None = None
     inputs: Inputs
+
+    @property
+    def memory_share(self) -> float:
+        """Share of its limit that the fullest device holds."""
+        return max(one.memory_bytes.total / one.memory_limit_bytes for one in self.stages)
+
+    def alternative(self, other: Plan) -> Alternative:
+        """Another plan of the same question as an alternative to this one."""
+        own, its = self.confidence, other.confidence
+        return Alternative(
+            step_time_s=other.step_time_s, slower=other.step_time_s / self.step_time_s - 1.0,
+            configuration=other.configuration,
+            word=None if other.evidence is None else other.evidence.word,
+            overlaps=own is not None and its is not None
+            and its.low_s <= own.high_s and own.low_s <= its.high_s,
+            memory=other.memory_share)
 
     @property
     def broken_rules(self) -> tuple[Finding, ...]:

@@ -6,7 +6,7 @@ import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
-from typing import NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from nest.errors import InputError
 from nest.inputs.base import whole_number
@@ -116,6 +116,18 @@ def need(name: str, value: object, classes: tuple[type, ...], source: str) -> No
     if not isinstance(value, classes):
         allowed = " or ".join(cls.__name__ for cls in classes)
         raise refusal(name, value, f"a {allowed}, as {source} gives it")
+
+
+def need_word(name: str, value: object, words: Sequence[str]) -> Any:
+    """Refuse what is none of some words.
+
+    Raises
+    ------
+    InputError : with the allowed words.
+    """
+    if not isinstance(value, str) or value not in words:
+        raise InputError(f"{name}: got {shorten(value)}; allowed: {', '.join(words)}")
+    return value
 
 
 def need_count(name: str, value: object) -> int:

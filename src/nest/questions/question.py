@@ -16,6 +16,7 @@ from nest.evaluation.plans import Plan
 from nest.inputs import Cluster, Job, Model, Profile, SearchSpace
 from nest.inputs.base import Description, Flag, Problems, Whole, Written
 from nest.inputs.files import parse_text
+from nest.inputs.space import Preference
 from nest.limits import MOST
 from nest.questions.network import cluster_of, model_of
 from nest.units import Seconds, shorten
@@ -64,6 +65,10 @@ class Question(Description):
     top: Annotated[Whole, Field(ge=1, le=MOST["top"])] = Field(
         1, description="distinct plans wanted; those after the best are its `alternatives`")
     near_batches: Flag = Field(False, description="look for a batch that fits the devices better")
+    prefer: Preference = Field(
+        "fastest", description="of plans that are slower than the fastest by less than the error "
+        "of prices: the fastest, or the one that is nearest to measured runs, and then the safest "
+        "in memory")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -342,6 +342,20 @@ def _alternatives(page: Page, plan: Plan) -> None:
     if near:
         page.paragraph(f"{near} of them slower by less than the error of prices, "
                        f"{100 * error:.1f} %: measure these before choosing.", "dim")
+    for text in _in_doubt(plan):
+        page.paragraph(text, "dim")
+
+
+def _in_doubt(plan: Plan) -> Iterator[str]:
+    """What the ranges of the alternatives leave open."""
+    own = plan.memory_share
+    doubtful = [(n, a) for n, a in enumerate(plan.alternatives, 2) if a.overlaps]
+    if not doubtful:
+        return
+    safest, least = min(((n, a.memory or 1.0) for n, a in doubtful), key=lambda one: one[1])
+    yield (f"The ranges of {len(doubtful)} of them overlap with that of the plan. Safest in "
+           f"memory of these and the plan: {safest if least < own else 1}, with "
+           f"{100 * min(least, own):.0f} % of the limit.")
 
 
 def _breakdown(page: Page, plan: Plan) -> None:
