@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from nest.measured.validation.software import older
 
 from nest.measured import validation
 from nest.measured.validation.pricing import PricedRun
@@ -44,3 +45,14 @@ def test_groups_are_priced_as_well_as_they_were(
                        if row.run.group == group and row.error is not None])
     assert np.median(np.abs(errors)) <= median
     assert abs(errors.mean()) <= bias
+
+
+@pytest.mark.parametrize(("framework", "stack", "said"), [
+    ("Megatron-Bridge 25.09", "megatron-bridge", "release 25.09, priced as 26.08"),
+    ("Megatron-Bridge 26.08", "megatron-bridge", None),
+    ("Megatron-Bridge", "megatron-bridge", None),
+    ("NeMo 24.12", "megatron-core", None)])
+def test_a_run_of_another_release_is_remarked(
+    framework: str, stack: str, said: str | None
+) -> None:
+    assert older(framework, stack) == said

@@ -141,6 +141,10 @@ _GROUPS = {"vtrain_multi": "vtrain"}
 _RELEASE = r"(?: (?:core_|core )?[rv]?\d[\w.]*| dev)?(?: \((?:mlperf v)?[\d./-]+\))?"
 
 
+_RELEASES = {"megatron-bridge": "26.08"}
+"""Release whose speed a stack has: errors of its releases differ by up to 7 points in the mean."""
+
+
 def stack_name(
     framework: str, group: str = "", precision: str = "", notes: str = "", source: str = ""
 ) -> str:
@@ -166,6 +170,14 @@ def stack_name(
     if name == "torchtitan" and re.search(r"\b2024|_2024", f"{words} {source}"):
         return "torchtitan-2024"
     return name
+
+
+def older(framework: str, name: str) -> str | None:
+    """A remark where a run is of another release than the one whose prices its stack has."""
+    found, priced = re.search(r"\b\d\d\.\d\d\b", framework), _RELEASES.get(name)
+    if found is None or priced is None or found[0] == priced:
+        return None
+    return f"release {found[0]}, priced as {priced}"
 
 
 def stack(name: str, changed: Mapping[str, Stack] | None = None) -> Stack:

@@ -22,6 +22,7 @@ from nest.measured.validation.hardware import (
     Shape,
     cluster,
     device,
+    older,
     shape,
     stack,
     stack_name,
@@ -176,7 +177,8 @@ def facts(run: Run) -> Facts:
         remarks.append(f"asynchronous tensor parallelism hides {HIDDEN_TP:.0%} of its "
                        "traffic, fitted")
     way, more = configuration(run, build_chain(known), _job(run, stack(name)), again)
-    remarks += [text for text in (again.remark, net.remark, *more) if text]
+    remarks += [text for text in (
+        again.remark, net.remark, older(run.framework, name), *more) if text]
     return Facts(known, net, way, name, tuple(remarks))
 
 
