@@ -16,7 +16,6 @@ from test_exports_megatron import plan, small
 import nest
 from nest.errors import UnsupportedError
 from nest.frameworks.megatron import bridge
-from nest.frameworks.megatron import bridge as reading_bridge
 from nest.frameworks.settings import figures_of
 
 
@@ -96,7 +95,6 @@ def test_what_a_recipe_may_have_is_taken_back() -> None:
                  "model.fine_grained_activation_offloading", "optimizer.optimizer_cpu_offload"):
         assert found[name] is False
     assert found["checkpoint.ckpt_format"] == "torch_dist"
-    assert {*bridge.SPLIT} == {*reading_bridge.SPLIT}
 
 
 def test_stages_in_fp32_say_what_they_send() -> None:

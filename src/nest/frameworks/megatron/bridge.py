@@ -73,7 +73,7 @@ _FSDP = (True,)
 
 SETTINGS, OVERLAP, GRAPHS = (
     sections("megatron-bridge")[name] for name in ("settings", "overlap", "graphs"))
-_UNSPLIT: Mapping[str, bool | None] = {
+SPLIT: Mapping[str, bool | None] = {
     "model.num_layers_in_first_pipeline_stage": None,
     "model.num_layers_in_last_pipeline_stage": None,
     "model.account_for_embedding_in_pipeline_split": False,
@@ -191,7 +191,7 @@ def program(plan: Plan, title: str, priced: str) -> str:
         '        raise ValueError(f"layers, width {found}: the plan is for "',
         f'                         "{model.layers}, {model.hidden}")',
         *(f"    config.{name} = {value!r}"
-          for name, value in {**_UNSPLIT, **settings((*SETTINGS, *GRAPHS), here)}.items())]
+          for name, value in {**SPLIT, **settings((*SETTINGS, *GRAPHS), here)}.items())]
     if format_:
         full = here["gradient_dtype"] == "fp32"
         lines += [f"    config.mixed_precision = {format_}()",
@@ -256,11 +256,10 @@ COMMON = "_pretrain_common"
 _OVERLAP = tuple(one._replace(name=f"comm_overlap.{one.name}") for one in OVERLAP)
 _DDP = ("ddp.overlap_grad_reduce", "ddp.overlap_param_gather")
 _FULL = "mixed_precision.grad_reduce_in_fp32"
-SPLIT = {"model.num_layers_in_first_pipeline_stage": "decoder-first-pipeline-num-layers",
-          "model.num_layers_in_last_pipeline_stage": "decoder-last-pipeline-num-layers",
-          "model.account_for_embedding_in_pipeline_split":
-              "account-for-embedding-in-pipeline-split",
-          "model.account_for_loss_in_pipeline_split": "account-for-loss-in-pipeline-split"}
+_FLAGS = dict(zip(SPLIT, (
+    "decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers",
+    "account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split"), strict=True))
+"""Megatron-LM's arguments that say the same."""
 _GRAPHS = ("model.cuda_graph_impl", "model.cuda_graph_scope", "model.cuda_graph_modules")
 _NEEDED = ("model.tensor_model_parallel_size", "model.pipeline_model_parallel_size",
            "model.context_parallel_size", "model.recompute_granularity",
@@ -379,7 +378,7 @@ def _found(
         source, "the number format", precision, source.asked.precision, "--precision"), "adam",
         base, changes) | capacity_of(f, model)
     layout, vpp, (first, last) = split(
-        f, {**{flag: given[name] for name, flag in SPLIT.items() if given.get(name)},
+        f, {**{flag: given[name] for name, flag in _FLAGS.items() if given.get(name)},
             "num-virtual-stages-per-pipeline-rank": f.get("virtual")}, model, pp)
     chunks = chunks_of_stages(
         build_chain(model), Job.parse(described, source.where), pp, vpp, layout=layout,
