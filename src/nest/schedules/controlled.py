@@ -150,7 +150,7 @@ def _squeezed(at: Slots) -> Slots:
     return found
 
 
-class Held:
+class RankSlots:
     """What a rank holds in each slot: forwards that wait for their backward for weights.
 
     Where these have no slots of their own, one runs in each slot that is free.
@@ -206,7 +206,7 @@ def _moved(at: Slots) -> Slots:
     no slots.
     """
     own, last = len(at[0]) > 4, len(at[0][0]) - 1
-    ranks = [Held(rank) for rank in at]
+    ranks = [RankSlots(rank) for rank in at]
     limit = max(max(rank.held) for rank in ranks)
     backwards: list[list[int]] = [[] for _ in at]
     stable, drains = False, False
