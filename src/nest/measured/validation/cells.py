@@ -27,7 +27,7 @@ def first_match(table: str, text: str) -> Any:
 
 
 @dataclass(frozen=True)
-class Column:
+class RunColumn:
     """A column of a table of runs; the fields are those of tables.yaml."""
 
     means: str
@@ -50,7 +50,7 @@ class Column:
 _LARGEST = 10**9
 NEEDED: dict[str, str] = {name: given["means"] for name, given in tables()["columns"].items()}
 """Columns that a table has to have, with their meaning; a cell may be empty: not known."""
-COLUMNS = {name: Column(**given)
+COLUMNS = {name: RunColumn(**given)
            for name, given in {**tables()["columns"], **tables()["optional_columns"]}.items()}
 """All columns; those that are not needed may be left out."""
 
