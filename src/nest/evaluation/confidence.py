@@ -13,6 +13,7 @@ from nest.evaluation.evidence import (
     Measured,
     Question,
     Runs,
+    chip,
     distances,
     runs_of,
 )
@@ -238,9 +239,9 @@ def _like_run(one: Measured, far: float) -> LikeRun:
 def _beyond(runs: Runs, chain: Chain, cluster: Cluster, question: Question) -> Iterator[str]:
     """Properties of a question that no measured run of its stack has."""
     known = [one.question for one in runs.measured]
-    devices = dict.fromkeys(one.device for one in known)
+    devices = dict.fromkeys(chip(one.device) for one in known)
     for device in cluster.device_types:
-        if device.name not in devices:
+        if chip(device.name) not in devices:
             yield f"device {device.name} (measured: {', '.join(devices)})"
     if question.devices > (most := max(one.devices for one in known)):
         yield f"{question.devices:,} devices (measured: up to {most:,})"

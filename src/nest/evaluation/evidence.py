@@ -8,6 +8,7 @@ the range of a price. A question is the nearer to a run, the fewer properties di
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -84,6 +85,12 @@ FARTHEST = 0.6
 NINE_OF_TEN = 1.645
 
 
+def chip(device: str) -> str:
+    """A device without its variant: h100 of h100-sxm and h100-90gb."""
+    found = re.match(r"(?:tpu-)?[a-z0-9]+", device.casefold())
+    return found[0] if found else device
+
+
 def family(device: str) -> str:
     """The generation of a device: the first name of its row, else its own name."""
     name = device.casefold()
@@ -93,7 +100,7 @@ def family(device: str) -> str:
 def distances(questions: Sequence[Question], others: Sequence[Question]) -> Array:
     """How far questions are from others: float64, shape (len(questions), len(others))."""
     far = np.zeros((len(questions), len(others)))
-    for differing, weight in ((lambda q: q.device, DIFFERS["device"]),
+    for differing, weight in ((lambda q: chip(q.device), DIFFERS["device"]),
                               (lambda q: family(q.device), DIFFERS["family"]),
                               (lambda q: q.experts, DIFFERS["experts"]),
                               (lambda q: q.precision, DIFFERS["precision"]),
