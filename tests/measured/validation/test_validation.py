@@ -357,7 +357,7 @@ def test_the_own_table() -> None:
     ("NeMo (24.03/24.05)", "", "megatron-core-2024"),
     ("Megatron-Bridge 26.04", "", "megatron-bridge"),
     ("Megatron-LM core_v0.9.0", "", "megatron-core"), ("Megatron-LM", "", "megatron-core"),
-    ("something of my own", "", "unknown"), ("nanotron (2025-02)", "", "unknown"),
+    ("something of my own", "", "unknown"), ("nanotron (2025-02)", "", "nanotron"),
     ("Megatron-LM-like", "", "unknown"), ("Megatron-DeepSpeed (our fork)", "", "unknown"),
     ("Primus (Megatron-LM) on ROCm", "", "unknown"), ("MaxText (JAX)", "", "maxtext"),
     ("fsdp", "", "fsdp"),
