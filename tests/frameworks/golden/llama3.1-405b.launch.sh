@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # llama3.1-405b, 512 devices of dgx-h100: for Megatron-LM core_v0.16.1.
-# Priced: 13.18 s per step, 79,538 tokens/s.
+# Priced: 13.49 s per step, 77,722 tokens/s.
 # Processes: 8 on node 0..63.
 #
 # Set in the environment:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # llama3.1-405b, 512 devices of dgx-h100: for Megatron-Bridge 0.6.0.
-# Priced: 13.15 s per step, 79,727 tokens/s.
+# Priced: 13.25 s per step, 79,149 tokens/s.
 # Processes: 8 on node 0..63.
 #
 # Set in the environment:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # llama3-8b, 32 devices of dgx-h100: for torchtitan 0.3.0.
-# Priced: 2.671 s per step, 196,287 tokens/s.
+# Priced: 2.736 s per step, 191,640 tokens/s.
 # Processes: 8 on node 0..3.
 #
 # Arguments of this script go to the program, behind all others.
