@@ -275,7 +275,8 @@ def test_options_of_a_signature(seed: int) -> None:
     for gpipe in (False, True):
         for zero in range(4):
             tables = f.tables(0, gpipe)._replace(
-                overlaps=rng.random(3) * (rng.random(3) < 0.8), least=np.zeros(kinds))
+                overlaps=rng.random(3) * (rng.random(3) < 0.8), overlaps_alone=rng.random(3),
+                least=np.zeros(kinds))
             figures = random_layers(rng, kinds, zero)
             for kind, one in enumerate(x.chain.kinds):
                 if not one.checkpointed:
@@ -297,7 +298,8 @@ def test_options_of_a_signature(seed: int) -> None:
                 for kind in sequence:
                     seen += x.chain.kinds[kind].checkpointed
                     again.append(int(seen <= first))
-                found = plain(figures, sequence, again, stack_of(tables.overlaps))
+                one = tables.overlaps_alone if g == tables.whole else tables.overlaps
+                found = plain(figures, sequence, again, stack_of(one))
                 check_option(w.new[0], found, gpipe)
                 if zero < 2:
                     left = left_seconds(tables, figures, g, 1, first)
