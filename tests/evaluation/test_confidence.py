@@ -18,8 +18,8 @@ from nest.evaluation.evidence import (
     DOUBLED,
     NOISE,
     SHARED,
-    Measured,
-    Question,
+    MeasuredConfiguration,
+    Properties,
     Runs,
     distances,
     runs_of,
@@ -191,12 +191,12 @@ def test_ranges_hold_for_groups_left_out() -> None:
 
 
 def test_a_range_by_hand() -> None:
-    usual = Question("h100-sxm", False, "bf16", 8e9, 8, 1, 1, 1, 1, 4096)
+    usual = Properties("h100-sxm", False, "bf16", 8e9, 8, 1, 1, 1, 1, 4096)
     empty = Runs.of([]).spread(usual, np.zeros(0))
     half = 1.645 * np.sqrt(COMMON**2 + SHARED**2 + NOISE[False]**2)
     assert (empty.center, empty.half) == (0.0, pytest.approx(half))
     # One run of the same, 10 % slower than priced, from another source.
-    one = Runs.of([Measured("here", "model", 1.1, False, usual)])
+    one = Runs.of([MeasuredConfiguration("here", "model", 1.1, False, usual)])
     found = one.spread(usual, distances([usual], [usual])[0])
     shared = COMMON**2 + SHARED**2 * np.exp(-DIFFERS["source"])
     whole = COMMON**2 + SHARED**2 + one.noise[0]**2
@@ -205,15 +205,16 @@ def test_a_range_by_hand() -> None:
 
 
 def test_one_run_that_errs_by_far_does_not_move_the_range() -> None:
-    usual = Question("h100-sxm", False, "bf16", 8e9, 8, 1, 1, 1, 1, 4096)
-    near = [Measured("here", "model", 1.0 + 0.01 * (n % 3), False, usual) for n in range(12)]
-    wild = [*near, Measured("there", "model", 1.6, False, usual)]
+    usual = Properties("h100-sxm", False, "bf16", 8e9, 8, 1, 1, 1, 1, 4096)
+    near = [MeasuredConfiguration("here", "model", 1.0 + 0.01 * (n % 3), False, usual)
+            for n in range(12)]
+    wild = [*near, MeasuredConfiguration("there", "model", 1.6, False, usual)]
     plain, moved = (Runs.of(each).spread(usual, np.zeros(len(each))) for each in (near, wild))
     assert abs(moved.center - plain.center) < 0.02 and moved.half < 1.5 * plain.half
 
 
 def test_distances_count_what_differs() -> None:
-    usual = Question("h100-sxm", False, "bf16", 8e9, 8, 1, 1, 1, 1, 4096)
+    usual = Properties("h100-sxm", False, "bf16", 8e9, 8, 1, 1, 1, 1, 4096)
     for changed, far in ((usual._replace(tp=4), 2 * DOUBLED["tp"]),
                          (usual._replace(device="h200-sxm"), DIFFERS["device"]),
                          (usual._replace(device="b200-sxm"), DIFFERS["device"] + DIFFERS["family"]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from nest.evaluation.evidence import Measured
+from nest.evaluation.evidence import MeasuredConfiguration
 from nest.measured import validation
 from nest.measured.validation import PricedRun
 from nest.measured.validation.ranges import evidence as evidence_of
@@ -31,7 +31,7 @@ def other_rows() -> list[PricedRun]:
 
 
 @cache
-def evidence() -> dict[str, list[Measured]]:
+def evidence() -> dict[str, list[MeasuredConfiguration]]:
     """The measured configurations of all tables, as the catalog's table of evidence has them."""
     found = evidence_of(rows(), fitted=True)
     more = evidence_of(other_rows(), fitted=False)

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from nest.evaluation.evidence import (
     NEAR,
     Array,
-    Measured,
-    Question,
+    MeasuredConfiguration,
+    Properties,
     Runs,
     chip,
     distances,
@@ -149,11 +149,11 @@ def crowded(
 
 def question_of(
     chain: Chain, cluster: Cluster, job: Job, plan: Configuration
-) -> Question:
+) -> Properties:
     """What of a question decides which runs are like it; of unlike stages the largest degrees."""
     tp, cp, ep = (max(getattr(stage, name) for stage in plan.stages) for name in ("tp", "cp", "ep"))
     parameters = sum(chain.kinds[kind].parameters for kind in chain.order)
-    return Question(cluster.device_types[0].name, chain.experts is not None, job.precision,
+    return Properties(cluster.device_types[0].name, chain.experts is not None, job.precision,
                     max(float(parameters), 1.0), cluster.size, tp, plan.pp, cp, ep, job.seq_len)
 
 
@@ -229,14 +229,14 @@ def _evidence(runs: Runs, far: Array, beyond: bool) -> Evidence:
                     missed=missed, fitted=told is not new)
 
 
-def _like_run(one: Measured, far: float) -> LikeRun:
+def _like_run(one: MeasuredConfiguration, far: float) -> LikeRun:
     own = one.question
     return LikeRun(group=one.group, model=one.model, device=own.device, devices=own.devices,
                    tp=own.tp, pp=own.pp, cp=own.cp, ep=own.ep, precision=own.precision,
                    distance=round(far, 3), error=1.0 / one.ratio - 1.0)
 
 
-def _beyond(runs: Runs, chain: Chain, cluster: Cluster, question: Question) -> Iterator[str]:
+def _beyond(runs: Runs, chain: Chain, cluster: Cluster, question: Properties) -> Iterator[str]:
     """Properties of a question that no measured run of its stack has."""
     known = [one.question for one in runs.measured]
     devices = dict.fromkeys(chip(one.device) for one in known)

@@ -22,7 +22,7 @@ from nest.inputs import catalog
 Array = NDArray[Any]
 
 
-class Question(NamedTuple):
+class Properties(NamedTuple):
     """What of a priced question, or of a measured run, decides how near it is to others."""
 
     device: str
@@ -38,7 +38,7 @@ class Question(NamedTuple):
     seq_len: int
 
 
-class Measured(NamedTuple):
+class MeasuredConfiguration(NamedTuple):
     """A measured configuration, the median of its runs."""
 
     group: str
@@ -48,7 +48,7 @@ class Measured(NamedTuple):
     """Measured over priced seconds."""
     fitted: bool
     """Of the table that figures are fitted to; other runs took no part in any figure."""
-    question: Question
+    question: Properties
 
 
 FAMILIES = (("a100", "a800"), ("h100", "h200", "h800", "h20", "gh200"),
@@ -97,7 +97,7 @@ def family(device: str) -> str:
     return next((row[0] for row in FAMILIES if name.startswith(row)), name)
 
 
-def distances(questions: Sequence[Question], others: Sequence[Question]) -> Array:
+def distances(questions: Sequence[Properties], others: Sequence[Properties]) -> Array:
     """How far questions are from others: float64, shape (len(questions), len(others))."""
     far = np.zeros((len(questions), len(others)))
     for differing, weight in ((lambda q: chip(q.device), DIFFERS["device"]),
@@ -135,13 +135,13 @@ class Runs:
     noise : of single configurations, without and with experts.
     """
 
-    measured: tuple[Measured, ...]
+    measured: tuple[MeasuredConfiguration, ...]
     inverse: Array
     weights: Array
     noise: tuple[float, float]
 
     @classmethod
-    def of(cls, measured: Sequence[Measured]) -> Runs:
+    def of(cls, measured: Sequence[MeasuredConfiguration]) -> Runs:
         """Prepare configurations of one stack; there may be none."""
         if not measured:
             none = np.zeros(0)
@@ -165,7 +165,7 @@ class Runs:
         inverse, weights = _solved(shared, np.where(experts, noise[1], noise[0]) * own, errors)
         return cls(tuple(measured), inverse, weights, (noise[0], noise[1]))
 
-    def spread(self, question: Question, far: Array) -> Spread:
+    def spread(self, question: Properties, far: Array) -> Spread:
         """The error to expect of a question at these distances from the configurations."""
         shared = _covariance(far + DIFFERS["source"])
         left = COMMON**2 + SHARED**2 - float(shared @ self.inverse @ shared)
@@ -189,8 +189,9 @@ def runs_of(stack: str) -> Runs:
     return Runs.of([_measured(row) for row in catalog.evidence() if row["stack"] == stack])
 
 
-def _measured(row: dict[str, str]) -> Measured:
-    known = Question(
+def _measured(row: dict[str, str]) -> MeasuredConfiguration:
+    known = Properties(
         row["device"], row["experts"] == "1", row["precision"], float(row["parameters"]),
         *(int(row[name]) for name in ("devices", "tp", "pp", "cp", "ep", "seq_len")))
-    return Measured(row["group"], row["model"], float(row["ratio"]), row["fitted"] == "1", known)
+    return MeasuredConfiguration(
+        row["group"], row["model"], float(row["ratio"]), row["fitted"] == "1", known)

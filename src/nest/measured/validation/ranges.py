@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from nest.evaluation.confidence import question_of
 from nest.evaluation.evaluate import chain_of
-from nest.evaluation.evidence import Measured, Runs, Spread, distances
+from nest.evaluation.evidence import MeasuredConfiguration, Runs, Spread, distances
 from nest.measured.validation.pricing import PricedRun
 from nest.measured.validation.score import compare
 
@@ -23,18 +23,18 @@ COLUMNS = ("stack", "group", "model", "ratio", "fitted", "device", "experts", "p
            "parameters", "devices", "tp", "pp", "cp", "ep", "seq_len")
 COMMENT = """\
 # Measured over priced seconds of published runs (ratio), a configuration a row: what ranges of
-# prices rest on (nest/evaluation/evidence.py). fitted: of the table that figures of stacks are
+# prices rest on (src/nest/evaluation/evidence.py). fitted: of the table that figures of stacks are
 # fitted to. Written by tests/measured/validation/refresh_accuracy.py.
 """
 
-Evidence = Mapping[str, Sequence[Measured]]
+Evidence = Mapping[str, Sequence[MeasuredConfiguration]]
 """Measured configurations by the ``runs`` of their stack."""
 
 
 class Tried(NamedTuple):
     """A measured configuration under a range that it took no part in."""
 
-    measured: Measured
+    measured: MeasuredConfiguration
     spread: Spread
 
     @property
@@ -43,30 +43,30 @@ class Tried(NamedTuple):
         return (math.log(self.measured.ratio) - self.spread.center) / self.spread.half
 
 
-def evidence(priced: Iterable[PricedRun], fitted: bool) -> dict[str, list[Measured]]:
+def evidence(priced: Iterable[PricedRun], fitted: bool) -> dict[str, list[MeasuredConfiguration]]:
     """Measured configurations of stacks that have ``runs``, by these.
 
     Parameters
     ----------
     fitted : whether figures may be fitted to these runs.
     """
-    found: dict[str, list[Measured]] = {}
+    found: dict[str, list[MeasuredConfiguration]] = {}
     for one in compare(row for row in priced if not row.run.anomalous):
         model, cluster, job, way = one.members[0].key[2]  # type: ignore[index]
         if job.stack.runs is None:
             continue
-        found.setdefault(job.stack.runs, []).append(Measured(
+        found.setdefault(job.stack.runs, []).append(MeasuredConfiguration(
             one.group, one.model, one.measured_s / one.predicted_s, fitted,
             question_of(chain_of(model), cluster, job, way)))
     return found
 
 
-def kind_of(one: Measured) -> Hashable:
+def kind_of(one: MeasuredConfiguration) -> Hashable:
     """What is left out together: a group's runs on one device, with or without experts."""
     return one.group, one.question.device, one.question.experts
 
 
-def left_out(measured: Sequence[Measured]) -> list[Tried]:
+def left_out(measured: Sequence[MeasuredConfiguration]) -> list[Tried]:
     """Each configuration of a stack under the range of the others of its stack, less its kind."""
     found = []
     for kind in dict.fromkeys(map(kind_of, measured)):
