@@ -185,11 +185,13 @@ def test_how_sure_the_price_is():
     plan = priced("llama3-8b", "dgx-h100", 16)
     text = " ".join(plan_text(plan, simulated=plan.step_time_s / 0.98).split())
     assert "discrete-event simulation; the priced step time differs by -2.0 %" in text
-    assert "in 9 of 10 cases, by the errors of 161 measured configurations of megatron-core" in text
+    assert "measured configurations of megatron-core are like it; nearest: " in text
+    assert "per step in 9 of 10 cases" in text
     assert "never measured" not in text and "Simulated" not in plan_text(plan)
-    beyond = " ".join(plan_text(priced("llama3-8b", "dgx-a100", 16)).split())
-    assert "less certain, because never measured: device a100-sxm-80gb (measured: h100-" in beyond
-    piped = [priced("llama3-8b", "dgx-h100", 16, stack="torchtitan", pp=pp) for pp in (1, 2)]
+    beyond = " ".join(plan_text(priced("llama3-8b", "dgx-a100", 16, stack="torchtitan")).split())
+    assert "extrapolated, because not among 10 measured configurations of torchtitan: device" in (
+        beyond)
+    piped = [priced("llama3-8b", "dgx-h100", 16, stack="internevo", pp=pp) for pp in (1, 2)]
     assert [plan.confidence is not None and "a pipeline" in plan.confidence.beyond
             for plan in piped] == [False, True]
     assert plan.error is not None
