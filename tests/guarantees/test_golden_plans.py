@@ -24,7 +24,7 @@ def test_plans_are_as_written_down(question: Question) -> None:
     plan = ask(question)
     assert not differences(golden()[question.name], plan)
     assert configuration(record(plan)) == plan.configuration
-    assert question.beyond_stack or plan.runnable is not False
+    assert question.beyond_stack or not plan.broken_rules
 
 
 def test_every_question_is_written_down() -> None:
@@ -43,7 +43,9 @@ def test_the_list_has_every_model_and_cluster() -> None:
     models = {question.model for question in QUESTIONS if isinstance(question.model, str)}
     clusters = {question.cluster for question in QUESTIONS if isinstance(question.cluster, str)}
     assert models == set(catalog.names("models"))
-    assert clusters >= set(catalog.names("clusters"))
+    # Rented ones differ from these by rates alone.
+    assert clusters >= {name for name in catalog.names("clusters")
+                        if name.startswith(("dgx", "gb", "h100", "tpu"))}
 
 
 @pytest.mark.kernels
