@@ -157,7 +157,6 @@ def random_job(rng: Random, theme: str) -> Job:
         stack |= {"routing_time": log_uniform(own, 1e-9, 1e-6),
                   "moment_dtype": own.choice(("fp32", "bf16")),
                   **{name: own.random() < 0.5 for name in ("fp8_attention", "fp8_head")}}
-    stack["late_reduction"] = Random(repr(stack)).random() < 0.3
     batches = [*range(1, 13), 6, 8, 9, 10, 12]
     lengths = [60, 120, 240, 256, 500, 1024]
     if theme == "pipeline":
@@ -182,6 +181,7 @@ def random_job(rng: Random, theme: str) -> Job:
             "adam", last.choice(("adam", "muon")), "sgd", "sgd-momentum")),
         stack=stack | {
             "receives_all": Random(repr(stack) + "receives").random() < 0.2,
+            "late_reduction": Random(repr(stack) + "late").random() < 0.3,
             "master_copy": stack["master_remainders"] or stack.get("fp32_shards", False)
             or Random(repr(stack) + "master").random() < 0.9},
     )
