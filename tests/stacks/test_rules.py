@@ -20,7 +20,8 @@ from nest.stacks import launch_needs, not_runnable, offload_settings
 MODELS = {name: nest.load_model(name) for name in (
     "llama3-70b", "deepseek-v3", "mixtral-8x7b", "t5-11b", "llava1.5-7b", "gpt2-xl")}
 CLUSTER = nest.load_cluster("dgx-h100", devices=256)
-STACKS = catalog.names("stacks")
+STACKS = tuple(name for name in catalog.names("stacks")
+               if (known := load_stack(name).capabilities) is not None and known.rules)
 
 
 def job_of(stack: Any, **given: Any) -> nest.Job:
