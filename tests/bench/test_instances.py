@@ -113,7 +113,7 @@ def test_files_need_no_catalog(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         assert load_instance(str(path)).question == PROBLEMS[name]
 
 
-@pytest.mark.kernels(uncompiled=True)
+@pytest.mark.kernels
 def test_solving_proves_resumes_and_writes(tmp_path: Path) -> None:
     chosen = {name: PROBLEMS[name] for name in ("bert-8", "skips-16-torus")}
     folder, told = str(tmp_path / "set"), []
@@ -137,7 +137,7 @@ def test_solving_proves_resumes_and_writes(tmp_path: Path) -> None:
     assert again == found
 
 
-@pytest.mark.kernels(uncompiled=True)
+@pytest.mark.kernels
 def test_what_has_no_plan_in_time_has_no_file(tmp_path: Path) -> None:
     found, unsolved = solve({"llama2-1024": PROBLEMS["llama2-1024"]}, str(tmp_path),
                             engine("inline"), 1e-6)

@@ -35,7 +35,7 @@ def untimed(text: str) -> dict:
 # ---------------------------------------------------------------- plan
 
 
-@pytest.mark.kernels(uncompiled=True)
+@pytest.mark.kernels
 def test_plan_prints_what_the_api_gives(files, capsys):
     out, _ = run(capsys, "plan", *files.words, "--tp", "1..4", "--zero", "0,1", "--json",
                  "--threads", "1")

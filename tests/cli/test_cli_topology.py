@@ -408,7 +408,7 @@ def test_bad_networks_end_in_one_message(files, job, capsys, given, words, messa
     assert len(err.splitlines()) == 1
 
 
-@pytest.mark.kernels(uncompiled=True)
+@pytest.mark.kernels
 @pytest.mark.parametrize(("given", "words", "groups"), [
     ("torus:dims=4x4", [], [4, 4]),
     ("rail-optimized:nodes=4,node=4", [], [4, 4]),

@@ -16,7 +16,7 @@ from nest.evaluation.plans import Plan
 from nest.explanation.explanation import Explanation, explain
 from nest.report.explanation_text import explanation_text
 
-pytestmark = pytest.mark.kernels(uncompiled=True)
+pytestmark = pytest.mark.kernels
 JOB = nest.Job(global_batch=16, seq_len=128)
 SPACE = nest.SearchSpace(cp=1, recompute="none,full", recompute_layers="1000", shard="dp", sp=True)
 WIDE = {**MODEL, "layers": 7, "hidden": 1024, "ffn": 4096, "heads": 8, "vocab": 32000}

@@ -21,7 +21,7 @@ from nest.frameworks.megatron.script import opened
 sys.path.insert(0, str(Path(__file__).parents[1] / "stacks"))
 from framework_plans import runnable  # noqa: E402
 
-COUNT = int(os.environ.get("NEST_IMPROVED_PLANS", "8"))
+COUNT = int(os.environ.get("NEST_IMPROVED_PLANS", "5"))
 """Random plans whose scripts are improved."""
 MODEL = ("--num-layers 8 --hidden-size 1024 --num-attention-heads 8 --seq-length 1024 "
          "--max-position-embeddings 1024")
