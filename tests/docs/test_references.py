@@ -26,6 +26,8 @@ SOURCES = sorted(path for folder in (PACKAGE, ROOT / "tests", ROOT / "bench")
 DOCUMENTS = sorted([*(ROOT / "docs").glob("*.md"), *ROOT.glob("*.md")])
 
 OTHERS_FILES = frozenset({
+    "megatron/core/pipeline_parallel/zerobubble/scheduler/zbv_greedy.py", "zerobubble/runtime.py",
+    "zbv_greedy.py",
     "deepspeed/comm/config.py", "src/axolotl/core/builders/base.py",
     "src/axolotl/utils/config/__init__.py", "src/axolotl/utils/schemas/config.py",
     "src/axolotl/utils/schemas/training.py", "src/llamafactory/hparams/data_args.py",

@@ -78,7 +78,7 @@ def test_combined_passes_have_the_rules_of_megatron() -> None:
                     {"recompute": "selective", "recompute_modules": ("moe",)}):
         with pytest.raises(nest.InputError, match="excludes recompute full, and of moe"):
             priced(**given, **changes)
-    with pytest.raises(nest.InputError, match="needs vpp above 1 where pp is above 1"):
+    with pytest.raises(nest.InputError, match="vpp: got 1 with schedule combined; allowed: 2"):
         priced(**given | {"vpp": 1})
     with pytest.raises(nest.InputError, match="zero: got 2 with schedule combined; allowed: up to"):
         priced(**given, zero=2)

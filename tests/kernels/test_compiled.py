@@ -22,6 +22,7 @@ import nest
 from nest._kernels import (
     dominance,
     fold,
+    form,
     layers,
     options,
     orders,
@@ -41,6 +42,7 @@ from nest.network.network import load_network
 from nest.records import FIGURES, LAYER, OPTION, columns
 from nest.schedules import gpipe as gpipe_form
 from nest.schedules import one_f_one_b
+from nest.schedules import orders as schedule_orders
 from nest.schedules.chunk import ChunkCosts, LayerSeconds
 from nest.schedules.registry import SCHEDULES
 from nest.schedules.stage import StageSeconds
@@ -92,18 +94,18 @@ def compiled_call(kernel: Callable[..., Any]) -> Callable[..., Any]:
 def test_forms_are_the_same_compiled() -> None:
     """As in Python, to rounding: what is added up in an order of its own is nothing."""
     rng = np.random.default_rng(1)
-    for form, kernel in ((one_f_one_b, pipeline.add_stage), (gpipe_form, pipeline.add_gpipe_stage)):
+    for one, kernel in ((one_f_one_b, pipeline.add_stage), (gpipe_form, pipeline.add_gpipe_stage)):
         put = compiled_call(kernel)
         for _ in range(2000):
             n, m = int(rng.integers(0, 9)), int(rng.integers(1, 30))
             # No figure is always the longest.
-            old = np.array(form.NOTHING)
+            old = np.array(one.NOTHING)
             if n:
-                old = rng.random(form.FIGURES) * rng.choice((0.1, 1.0, 3.0), form.FIGURES)
+                old = rng.random(one.FIGURES) * rng.choice((0.1, 1.0, 3.0), one.FIGURES)
             both, gap, *figures = rng.random(12) * (n > 0)
-            counts = (n, m, m // 2) if form is one_f_one_b else (n, m)
-            wanted, found = [0.0] * form.FIGURES, np.zeros(form.FIGURES)
-            form.add_stage(old.tolist(), StageSeconds(*figures), both, gap, *counts, wanted)
+            counts = (n, m, m // 2) if one is one_f_one_b else (n, m)
+            wanted, found = [0.0] * one.FIGURES, np.zeros(one.FIGURES)
+            one.add_stage(old.tolist(), StageSeconds(*figures), both, gap, *counts, wanted)
             put(old, StageSeconds(*figures), both, gap, *counts, found)
             assert found == pytest.approx(np.array(wanted), rel=1e-12)
 
@@ -189,7 +191,7 @@ def test_interleaved_seconds() -> None:
     rng, early = np.random.default_rng(2), 0
     twin = SCHEDULES["interleaved"]
     step_seconds = compiled_call(orders.step_seconds)
-    looped, in_turn, held = map(compiled_call, (orders.looped, orders.in_turn, fits.held))
+    write, held = map(compiled_call, (form(schedule_orders.write_interleaved), fits.held))
     for _ in range(100):
         p, v = int(rng.integers(2, 9)), int(rng.integers(2, 6))
         m = p * int(rng.integers(1, 5))
@@ -208,8 +210,7 @@ def test_interleaved_seconds() -> None:
         hops = [[Hop(*pair) for pair in pairs] for pairs in links.tolist()]
         order = orders.order_of(p + 1, p * v + 1, 2 * p * m * v + 1)
         room = orders.room_of(p + 1, p * v + 1, p * m * v + 1)
-        looped(p, v, order)
-        in_turn(p, v, m, p, 2, 0, order)
+        write(p, v, m, p, order)
         total = twin.step_time(stages, hops, m).total
         for part in (np.inf, 1.0 + 1e-9, 0.99, 0.5):
             found = step_seconds(

@@ -5,7 +5,8 @@
 
 `runs` reads the table of runs (`cells` defines its columns and words, after tables.yaml);
 `translate` turns a row into a question (with `hardware`, `degrees`); `pricing` prices it, `score`
-compares, says how far measurements lie from prices, and writes the result.
+compares, says how far measurements lie from prices, and writes the result; `ranges` makes the table
+of evidence of priced runs.
 """
 
 from nest.measured.validation.pricing import PricedRun, price
