@@ -163,15 +163,14 @@ def test_llama3_70b_on_64_devices() -> None:
     """Without a limit on memory nobody needs tp: repairs keep tp 1, and pay for it."""
     cluster = nest.load_cluster("h100-spine-leaf", devices=64)
     one = Asked(nest.load_model("llama3-70b"), cluster, Job(global_batch=256, seq_len=4096))
-    assert {stage.tp for stage in one.whole.stages} == {4} and one.whole.outer_dp == 2
+    assert {stage.tp for stage in one.whole.stages} == {4} and one.whole.outer_dp == 1
     assert {stage.tp for stage in one.blind.stages} == {1} and len(one.blind.stages) == 1
     assert str(gains.SWITCHES["memory: no limit"](one)) == "does not fit"
     for name, zero in (("then more ZeRO", 3), ("then more stages", 1)):
         answer = gains.SWITCHES[name](one)
         assert 1.1 < answer.ratio < 2.0
         assert {(stage.tp, stage.zero) for stage in answer.plan.stages} == {(1, zero)}
-    order = gains.SWITCHES["places: tp-cp-dp-pp"](one)
-    assert order.plan.outer_dp == 1 and max(stage.dp_in for stage in order.plan.stages) > 1
+    assert str(gains.SWITCHES["places: tp-cp-dp-pp"](one)) == "."  # the best plan has this order
     assert 1.0 < gains.anywhere(one, True).ratio < gains.anywhere(one, False).ratio
     ignored = gains.network(one, outermost=False)
     assert ignored.ratio > 1.5  # ZeRO-3 over leaves of 12.5 GB/s
