@@ -20,7 +20,7 @@ import nest
 
 assert no_explanations  # a fixture of this file too
 WITHOUT_JIT = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
-INSTANCES = int(os.environ.get("NEST_INSTANCES", "16" if WITHOUT_JIT else "160"))
+INSTANCES = int(os.environ.get("NEST_INSTANCES", "16" if WITHOUT_JIT else "96"))
 ONCE = 16, 25, 33, 1105, 4010
 """Seeds on which the search and `evaluate` once differed."""
 CHUNKS = 4
