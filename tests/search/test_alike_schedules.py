@@ -32,8 +32,9 @@ ALONE: dict[str, Any] = {"tp": 1, "cp": 1, "mbs": 1, "outer_dp": 1, "dp_in": 1}
 ])
 def test_a_best_plan_has_the_schedule(schedule, group, stack, pp, memory, batch, length):
     # What divides a backward pass, with the rates of a stack that compiles.
-    job = Job(global_batch=batch, seq_len=length, stack=load_stack(stack.removesuffix("-eager"))
-              .replace(workspace=0, capabilities=load_stack(stack).capabilities))
+    job = Job(global_batch=batch, seq_len=length, memory_margin=0.1,
+              stack=load_stack(stack.removesuffix("-eager")).replace(
+                  workspace=0, capabilities=load_stack(stack).capabilities))
     model, where = load_model(DEEPER), cluster(memory)
     plan = nest.plan(model, where, job, SearchSpace(pp=pp, **ALONE), threads=1)
     assert (plan.configuration.schedule, plan.configuration.group) == (schedule, group)
