@@ -56,11 +56,12 @@ def test_what_travels() -> None:
 
 
 def test_limit() -> None:
-    # 80 GB, 5 % lost to fragments, 10 % kept free, 1 GB to the driver, 2 GB of workspace.
+    # 80 GB, 5 % lost to fragments, 20 % kept free with a stack that was never measured, 1 GB to the
+    # driver, 2 GB of workspace.
     asked = job(fragmentation=0.05, workspace=2e9)
-    assert asked.memory_margin == 0.1
+    assert asked.memory_margin == 0.2 and job(runs="megatron-core").memory_margin == 0.1
     given = device(memory_reserved=1e9)
-    assert limit_bytes(given, asked) == pytest.approx(80e9 * 0.85 - 3e9)
+    assert limit_bytes(given, asked) == pytest.approx(80e9 * 0.75 - 3e9)
     assert limit_bytes(given, asked.replace(memory_margin=0.0)) == pytest.approx(80e9 * 0.95 - 3e9)
 
 

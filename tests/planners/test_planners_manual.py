@@ -177,7 +177,7 @@ def test_model_parallel_size_grows_as_memory_shrinks():
 
 @pytest.mark.parametrize(("name", "cluster", "devices", "first", "chosen"), [
     ("llama3-70b", "h100-spine-leaf", 1024, (8, 1), (8, 4)),
-    ("mixtral-8x7b", "h100-spine-leaf", 1024, (1, 1), (1, 4)),
+    ("mixtral-8x7b", "h100-spine-leaf", 1024, (1, 1), (1, 8)),
     ("llama2-7b", "h100-spine-leaf", 1024, (1, 1), (1, 1)),
     ("llama2-7b", "tpuv4-fat-tree", 64, (1, 1), (2, 1)),
     ("bert-large", "tpuv4-fat-tree", 1024, (1, 1), (1, 2)),
