@@ -21,7 +21,8 @@ def narrow(batch: int) -> nest.Plan:
                      nest.Job(global_batch=batch, seq_len=4096))
 
 
-@pytest.mark.parametrize(("batch", "seconds"), [(512, 8.322279318036484), (2048, 31.18991874827)])
+@pytest.mark.parametrize(("batch", "seconds"), [
+    (512, 8.499094601668556), (2048, 31.208684746966544)])
 def test_a_search_without_limits_ends_proved(batch: int, seconds: float) -> None:
     """Their gaps were 0.8 % and 6.8 %, and the second plan was 0.8 % slower."""
     plan = narrow(batch)

@@ -23,6 +23,7 @@ from nest.inputs import Job, load_model, load_stack
 from nest.inputs.space import SearchSpace
 from nest.schedules.registry import SCHEDULES
 
+NUMBER = {name: number for number, name in enumerate(SCHEDULES)}
 DEEPER = {**MODEL, "layers": 7}
 MANY = {**EXPERTS, "layers": 6, "moe": {"experts": 64, "top_k": 1, "ffn": 512}}
 found: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
@@ -77,7 +78,7 @@ def watched(t: Any, q: Any, a: Any, w: Any, c: int, k: int) -> float:
     order = price.passes_of(a, w, k, m, price.few_in(pipe, m))
     for s in range(p):
         kept = w.kept_back[s] if orders.split_of(schedule) else w.activations[s]
-        if schedule != orders.LOOPED_BFS:
+        if schedule != NUMBER["looped-bfs"]:
             note("held", schedule, held(w.activations[s][:v], kept[:v], s, order, np.inf),
                  w.rank[s].held)
     y = q.place[pipe.row, q.size[c], 0]
@@ -138,7 +139,7 @@ def main() -> None:
             except nest.InfeasibleError:
                 continue
     for p, rounds in ((2, 2), (3, 2), (4, 3), (8, 2)):  # whose chunks are placed in a V
-        for schedule in (orders.ZB_V, orders.DUALPIPEV):
+        for schedule in (NUMBER["zb-v"], NUMBER["dualpipev"]):
             note_in_flight(schedule, p, 2, rounds * p, p)
     print(json.dumps(found))
 
