@@ -29,7 +29,7 @@ def flat(cluster: Cluster, level: int) -> Cluster:
 
 def test_the_table_has_its_rows() -> None:
     assert [row[0].partition(":")[0] for row in ROWS] == [
-        "rail-optimized", "data-centres", "dragonfly", "torus"]
+        "rail-optimized", "data-centres", "dragonfly"]
     # a small effect is no reason to read the table
     assert all(max(float(cell.strip("+ %")) for cell in row[-2:]) > 10 for row in ROWS)
 
