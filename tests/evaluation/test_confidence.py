@@ -18,6 +18,7 @@ from nest.evaluation.evidence import (
     DOUBLED,
     NOISE,
     SHARED,
+    Features,
     MeasuredConfiguration,
     Properties,
     Runs,
@@ -197,7 +198,7 @@ def test_a_range_by_hand() -> None:
     assert (empty.center, empty.half) == (0.0, pytest.approx(half))
     # One run of the same, 10 % slower than priced, from another source.
     one = Runs.of([MeasuredConfiguration("here", "model", 1.1, False, usual)])
-    found = one.spread(usual, distances([usual], [usual])[0])
+    found = one.spread(usual, distances(Features.of([usual]), Features.of([usual]))[0])
     shared = COMMON**2 + SHARED**2 * np.exp(-DIFFERS["source"])
     whole = COMMON**2 + SHARED**2 + one.noise[0]**2
     assert found.center == pytest.approx(np.log(1.1) * shared / whole)
@@ -221,7 +222,7 @@ def test_distances_count_what_differs() -> None:
                          (usual._replace(pp=4), DIFFERS["pipeline"]),
                          (usual._replace(parameters=16e9),
                           DOUBLED["parameters"] + DIFFERS["model"])):
-        assert distances([changed], [usual])[0] == pytest.approx(far)
+        assert distances(Features.of([changed]), Features.of([usual]))[0] == pytest.approx(far)
 
 
 def test_what_was_never_measured_widens_the_range() -> None:

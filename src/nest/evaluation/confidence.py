@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from nest.evaluation.evidence import (
@@ -14,7 +13,7 @@ from nest.evaluation.evidence import (
     Properties,
     Runs,
     chip,
-    distances,
+    missed,
     runs_of,
 )
 from nest.evaluation.plans import Confidence, Evidence, LikeRun, Plan, Stage, Word
@@ -33,9 +32,6 @@ out, unwidened ranges cover 90 % of its runs)."""
 
 SHOWN = 3
 """Nearest runs that a plan names."""
-FEWEST = 3
-"""Runs like a plan that figures were not fitted to, from which on these alone say what prices
-missed (chosen)."""
 
 UNMEASURED = (0.75, 2.5)
 """Least and most measured over priced seconds of software without any measured run.
@@ -176,7 +172,7 @@ def sureness(
     known, stack = job.stack.calibration, job.stack
     question = question_of(chain, cluster, job, plan)
     if known is not None:
-        beyond = _beyond_calibration(known, chain, cluster, job, plan.pp)
+        beyond = tuple(_beyond(_scope_of_calibration(known), chain, cluster, question))
         word: Word = "extrapolated" if beyond else "measured"
         low, high = _range(known, question.experts, len(beyond))
         count = known.configurations
@@ -185,8 +181,8 @@ def sureness(
     elif stack.is_measured:
         assert stack.runs is not None
         runs = runs_of(stack.runs)
-        far = distances([question], [one.question for one in runs.measured])[0]
-        beyond = tuple(_beyond(runs, chain, cluster, question))
+        far = runs.far(question)
+        beyond = tuple(_beyond(_scope_of_runs(runs), chain, cluster, question))
         evidence = _evidence(runs, far, bool(beyond))
         center, half = runs.spread(question, far)
         half *= WIDER ** len(beyond)
@@ -220,13 +216,11 @@ def _evidence(runs: Runs, far: Array, beyond: bool) -> Evidence:
     """The nearest runs, and what the prices of those like the question missed."""
     order = sorted(range(len(far)), key=lambda n: (far[n], n))
     like = [n for n in order if far[n] <= NEAR]
-    new = [n for n in like if not runs.measured[n].fitted]
-    told = new if len(new) >= FEWEST else like or order
-    missed = statistics.median(abs(1.0 / runs.measured[n].ratio - 1.0) for n in told)
+    known = missed([runs.measured[n] for n in like or order], apart=bool(like))
     nearest = tuple(_like_run(runs.measured[n], float(far[n])) for n in order[:SHOWN])
     word: Word = "extrapolated" if beyond else "measured" if like else "between"
     return Evidence(word=word, configurations=len(order), like=len(like), nearest=nearest,
-                    missed=missed, fitted=told is not new)
+                    missed=known.error, fitted=known.fitted)
 
 
 def _like_run(one: MeasuredConfiguration, far: float) -> LikeRun:
@@ -236,48 +230,54 @@ def _like_run(one: MeasuredConfiguration, far: float) -> LikeRun:
                    distance=round(far, 3), error=1.0 / one.ratio - 1.0)
 
 
-def _beyond(runs: Runs, chain: Chain, cluster: Cluster, question: Properties) -> Iterator[str]:
-    """Properties of a question that no measured run of its stack has."""
+class Scope(NamedTuple):
+    """What measured runs of a stack had."""
+
+    devices: tuple[str, ...]
+    has: Callable[[str], bool]
+    """Whether a device is one of them."""
+    most_devices: int
+    precisions: tuple[str, ...]
+    longest: float
+    """Tokens of a sample at the most."""
+    experts: bool
+    pipelines: bool
+
+
+def _scope_of_runs(runs: Runs) -> Scope:
     known = [one.question for one in runs.measured]
-    devices = dict.fromkeys(chip(one.device) for one in known)
+    chips = tuple(dict.fromkeys(chip(one.device) for one in known))
+    return Scope(chips, lambda device: chip(device) in chips, max(one.devices for one in known),
+                 tuple(dict.fromkeys(one.precision for one in known)),
+                 max(one.seq_len for one in known), any(one.experts for one in known),
+                 any(one.pp > 1 for one in known))
+
+
+def _scope_of_calibration(known: Calibration) -> Scope:
+    begins = tuple(name.casefold() for name in known.devices)
+    return Scope(known.devices, lambda device: device.casefold().startswith(begins),
+                 known.most_devices, known.precisions, math.inf, known.experts, known.pipelines)
+
+
+def _beyond(
+    scope: Scope, chain: Chain, cluster: Cluster, question: Properties
+) -> Iterator[str]:
+    """Properties of a question that no measured run of its stack had."""
     for device in cluster.device_types:
-        if chip(device.name) not in devices:
-            yield f"device {device.name} (measured: {', '.join(devices)})"
-    if question.devices > (most := max(one.devices for one in known)):
-        yield f"{question.devices:,} devices (measured: up to {most:,})"
-    precisions = dict.fromkeys(one.precision for one in known)
-    if question.precision not in precisions:
-        yield f"precision {question.precision} (measured: {', '.join(precisions)})"
-    if question.seq_len > (longest := max(one.seq_len for one in known)):
-        yield f"samples of {question.seq_len:,} tokens (measured: up to {longest:,})"
-    if question.experts and not any(one.experts for one in known):
+        if not scope.has(device.name):
+            yield f"device {device.name} (measured: {', '.join(scope.devices)})"
+    if question.devices > scope.most_devices:
+        yield f"{question.devices:,} devices (measured: up to {scope.most_devices:,})"
+    if question.precision not in scope.precisions:
+        yield f"precision {question.precision} (measured: {', '.join(scope.precisions)})"
+    if question.seq_len > scope.longest:
+        yield f"samples of {question.seq_len:,} tokens (measured: up to {scope.longest:,})"
+    if question.experts and not scope.experts:
         yield "a mixture of experts"
-    if question.pp > 1 and not any(one.pp > 1 for one in known):
+    if question.pp > 1 and not scope.pipelines:
         yield "a pipeline"
     if chain.profile is not None:
         yield "a measured profile instead of a model"
-
-
-def _beyond_calibration(
-    known: Calibration, chain: Chain, cluster: Cluster, job: Job, stages: int
-) -> tuple[str, ...]:
-    """The same of a stack with a calibration of its own."""
-    beyond = []
-    for device in cluster.device_types:
-        name = device.name.casefold()
-        if not any(name.startswith(measured.casefold()) for measured in known.devices):
-            beyond.append(f"device {device.name} (measured: {', '.join(known.devices)})")
-    if cluster.size > known.most_devices:
-        beyond.append(f"{cluster.size:,} devices (measured: up to {known.most_devices:,})")
-    if job.precision not in known.precisions:
-        beyond.append(f"precision {job.precision} (measured: {', '.join(known.precisions)})")
-    if chain.experts is not None and not known.experts:
-        beyond.append("a mixture of experts")
-    if stages > 1 and not known.pipelines:
-        beyond.append("a pipeline")
-    if chain.profile is not None:
-        beyond.append("a measured profile instead of a model")
-    return tuple(beyond)
 
 
 def _range(known: Calibration, experts: bool, beyond: int) -> tuple[float, float]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+import statistics
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
@@ -83,6 +84,9 @@ ROUNDS = 2
 FARTHEST = 0.6
 """Largest logarithm of a ratio that counts, for the same reason."""
 NINE_OF_TEN = 1.645
+FEWEST = 3
+"""Configurations that figures were not fitted to, from which on these alone say what prices missed
+(chosen)."""
 
 
 def chip(device: str) -> str:
@@ -97,18 +101,35 @@ def family(device: str) -> str:
     return next((row[0] for row in FAMILIES if name.startswith(row)), name)
 
 
-def distances(questions: Sequence[Properties], others: Sequence[Properties]) -> Array:
-    """How far questions are from others: float64, shape (len(questions), len(others))."""
-    far = np.zeros((len(questions), len(others)))
-    for differing, weight in ((lambda q: chip(q.device), DIFFERS["device"]),
-                              (lambda q: family(q.device), DIFFERS["family"]),
-                              (lambda q: q.experts, DIFFERS["experts"]),
-                              (lambda q: q.precision, DIFFERS["precision"]),
-                              (lambda q: q.pp > 1, DIFFERS["pipeline"])):
-        own, theirs = (np.array([differing(q) for q in each]) for each in (questions, others))
-        far += weight * (own[:, None] != theirs[None, :])
-    for name, weight in DOUBLED.items():
-        own, theirs = (np.log2([getattr(q, name) for q in each]) for each in (questions, others))
+class Features(NamedTuple):
+    """Properties of N questions, as their distances take them."""
+
+    words: Array
+    """Of each of ``COMPARED``; shape (5, N)."""
+    sizes: Array
+    """Logarithms to base 2 of each of ``DOUBLED``; float64, shape (6, N)."""
+
+    @classmethod
+    def of(cls, questions: Sequence[Properties]) -> Features:
+        """Those of some questions; there may be none."""
+        return cls(np.array([[word(q) for q in questions] for word in COMPARED.values()]),
+                   np.log2([[getattr(q, name) for q in questions] for name in DOUBLED]))
+
+
+COMPARED: dict[str, Callable[[Properties], object]] = {
+    "device": lambda q: chip(q.device), "family": lambda q: family(q.device),
+    "experts": lambda q: str(q.experts), "precision": lambda q: q.precision,
+    "pipeline": lambda q: str(q.pp > 1)}
+"""Words of a question of which each that differs counts as :data:`DIFFERS` says."""
+
+
+def distances(questions: Features, others: Features) -> Array:
+    """How far questions are from others: float64, shape (questions, others)."""
+    far = np.zeros((questions.words.shape[1], others.words.shape[1]))
+    for name, own, theirs in zip(COMPARED, questions.words, others.words, strict=True):
+        far += DIFFERS[name] * (own[:, None] != theirs[None, :])
+    for (name, weight), own, theirs in zip(
+            DOUBLED.items(), questions.sizes, others.sizes, strict=True):
         apart = np.abs(own[:, None] - theirs[None, :])
         far += weight * apart
         if name == "parameters":
@@ -130,12 +151,14 @@ class Runs:
 
     Attributes
     ----------
+    features : of the configurations; each price asks how far they are.
     inverse : float64, shape (N, N): of the covariance of the configurations.
     weights : float64, shape (N,): inverse times their errors.
     noise : of single configurations, without and with experts.
     """
 
     measured: tuple[MeasuredConfiguration, ...]
+    features: Features
     inverse: Array
     weights: Array
     noise: tuple[float, float]
@@ -143,14 +166,15 @@ class Runs:
     @classmethod
     def of(cls, measured: Sequence[MeasuredConfiguration]) -> Runs:
         """Prepare configurations of one stack; there may be none."""
+        questions = [one.question for one in measured]
+        features = Features.of(questions)
         if not measured:
             none = np.zeros(0)
-            return cls((), np.zeros((0, 0)), none, (NOISE[False], NOISE[True]))
-        questions = [one.question for one in measured]
+            return cls((), features, np.zeros((0, 0)), none, (NOISE[False], NOISE[True]))
         errors = np.clip(np.log([one.ratio for one in measured]), -FARTHEST, FARTHEST)
         experts = np.array([q.experts for q in questions], dtype=bool)
         groups = np.array([one.group for one in measured])
-        shared = _covariance(distances(questions, questions)
+        shared = _covariance(distances(features, features)
                              + DIFFERS["source"] * (groups[:, None] != groups[None, :]))
         noise, own = [NOISE[False], NOISE[True]], np.ones(len(questions))
         for _ in range(ROUNDS):
@@ -163,7 +187,12 @@ class Runs:
                 noise[kind] = math.sqrt((noise[kind] ** 2 * each.sum() + WEIGHT * NOISE[kind] ** 2)
                                         / (len(each) + WEIGHT))
         inverse, weights = _solved(shared, np.where(experts, noise[1], noise[0]) * own, errors)
-        return cls(tuple(measured), inverse, weights, (noise[0], noise[1]))
+        return cls(tuple(measured), features, inverse, weights, (noise[0], noise[1]))
+
+    def far(self, question: Properties) -> Array:
+        """How far the configurations are from a question: float64, shape (N,)."""
+        far: Array = distances(Features.of([question]), self.features)[0]
+        return far
 
     def spread(self, question: Properties, far: Array) -> Spread:
         """The error to expect of a question at these distances from the configurations."""
@@ -171,6 +200,23 @@ class Runs:
         left = COMMON**2 + SHARED**2 - float(shared @ self.inverse @ shared)
         own = self.noise[question.experts] ** 2
         return Spread(float(shared @ self.weights), NINE_OF_TEN * math.sqrt(max(left, 0.0) + own))
+
+
+class Missed(NamedTuple):
+    """What the prices of measured configurations missed."""
+
+    error: float
+    """Median of priced over measured seconds, less 1, without sign."""
+    fitted: bool
+    """Figures were fitted to some of the configurations that it is of."""
+
+
+def missed(measured: Sequence[MeasuredConfiguration], apart: bool = True) -> Missed:
+    """What prices missed; ``apart``: of new configurations alone, if these are ``FEWEST`` or more.
+    """
+    new = [one for one in measured if not one.fitted]
+    told = new if apart and len(new) >= FEWEST else measured
+    return Missed(statistics.median(abs(1.0 / one.ratio - 1.0) for one in told), told is not new)
 
 
 def _solved(shared: Array, noise: Array, errors: Array) -> tuple[Array, Array]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterator
 from itertools import groupby
 from typing import NamedTuple
 
-from nest.evaluation.confidence import FEWEST
-from nest.evaluation.evidence import runs_of
+from nest.evaluation.evidence import missed, runs_of
 from nest.inputs import Stack, catalog, load_stack
 from nest.report.page import Page
 from nest.stacks.overview import allows
@@ -60,10 +58,7 @@ def _support(name: str, stack: Stack, device: str, experts: bool) -> Support:
     own = [one for one in measured
            if (one.question.device, one.question.experts) == (device, experts)]
     if own:
-        new = [one for one in own if not one.fitted]
-        told = new if len(new) >= FEWEST else own
-        error = statistics.median(abs(1.0 / one.ratio - 1.0) for one in told)
-        return Support(name, device, experts, "measured", len(own), error, told is not new)
+        return Support(name, device, experts, "measured", len(own), *missed(own))
     excluded = known is not None and known.hardware is not None and known.hardware.excludes(device)
     if excluded or (experts and known is not None and not allows(
             known, "experts", {"experts": "yes"})):

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from nest.evaluation.confidence import question_of
 from nest.evaluation.evaluate import chain_of
-from nest.evaluation.evidence import MeasuredConfiguration, Runs, Spread, distances
+from nest.evaluation.evidence import MeasuredConfiguration, Runs, Spread
 from nest.measured.validation.pricing import PricedRun
 from nest.measured.validation.score import compare
 
@@ -71,11 +71,9 @@ def left_out(measured: Sequence[MeasuredConfiguration]) -> list[Tried]:
     found = []
     for kind in dict.fromkeys(map(kind_of, measured)):
         others = Runs.of([one for one in measured if kind_of(one) != kind])
-        questions = [one.question for one in others.measured]
         for one in measured:
             if kind_of(one) == kind:
-                far = distances([one.question], questions)[0]
-                found.append(Tried(one, others.spread(one.question, far)))
+                found.append(Tried(one, others.spread(one.question, others.far(one.question))))
     return found
 
 
