@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from functools import partial
-from itertools import pairwise
 from random import Random
 
 import numpy as np
@@ -158,12 +157,16 @@ def test_slower_leaves_make_nothing_faster(text: str, leaves: int) -> None:
 def test_failed_parts_make_no_plan_faster(text: str, parts: tuple[str, ...]) -> None:
     """One chunk a stage: idle devices in the middle move blocks, and chunks wrap around them."""
     model, job = nest.load_model("llama2-7b"), Job(global_batch=96, seq_len=4096)
-    found = [nest.plan(model, nest.load_network(text, without=failed), job,
-                       nest.SearchSpace(vpp=1), beyond_stack=True).step_time_s
-             for failed in (None, *parts)]
-    # A plan on 48 of 56 devices takes 0.14 % more than on 48 of 48, whose network has levels again:
-    # groups of links choose among fewer algorithms.
-    assert all(after >= before * (1.0 - 2e-3) for before, after in pairwise(found)), found
+    clusters = [nest.load_network(text, without=failed) for failed in (None, *parts)]
+    found = [nest.plan(model, where, job, nest.SearchSpace(vpp=1), beyond_stack=True)
+             for where in clusters]
+    for where, before, after in zip(clusters, found, found[1:], strict=False):
+        if after.step_time_s < before.step_time_s:
+            # Levels again, whose groups choose among more algorithms than groups of links: with the
+            # devices that failed, the same plan takes as long as the best.
+            again = nest.evaluate(model, where, job, after.configuration)
+            assert again.step_time_s >= before.step_time_s
+            assert after.step_time_s > before.step_time_s * (1.0 - 2e-3)
 
 
 @pytest.mark.kernels
