@@ -8,8 +8,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from nest.errors import InputError, did_you_mean
+from nest.errors import InputError
 from nest.evaluation.divisions import chunks_of_stages
+from nest.inputs.arguments import need_word
 from nest.inputs.cluster import Cluster
 from nest.inputs.configuration import Configuration, StageConfiguration
 from nest.inputs.job import Job
@@ -19,7 +20,6 @@ from nest.inputs.space import LARGEST, CpComm, Module, Recompute, Shard
 from nest.model.legality import tp_problem
 from nest.schedules.registry import SCHEDULES, Schedule
 from nest.stacks import selective_modules
-from nest.units import shorten
 
 if TYPE_CHECKING:
     from nest.model import Chain
@@ -98,9 +98,8 @@ def even_configuration(
         divided as asked for, or the degrees do not divide the devices.
     """
     chain = _chain(model)
-    if schedule is not None and schedule not in SCHEDULES:
-        raise InputError(f"schedule: got {shorten(schedule)}; {did_you_mean(schedule, SCHEDULES)}"
-                         f"allowed: {', '.join(SCHEDULES)}")
+    if schedule is not None:
+        need_word("schedule", schedule, SCHEDULES)
     degrees = {"pp": pp, "tp": tp, "cp": cp, "cp_a2a": cp_a2a, "ep": ep, "vpp": vpp, "dp_in": dp_in,
                "outer_dp": outer_dp, "etp": etp, "micro_batch": micro_batch, "mbs": mbs}
     _check_degrees(degrees)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import wraps
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
@@ -118,7 +118,7 @@ def need(name: str, value: object, classes: tuple[type, ...], source: str) -> No
         raise refusal(name, value, f"a {allowed}, as {source} gives it")
 
 
-def need_word(name: str, value: object, words: Sequence[str]) -> Any:
+def need_word(name: str, value: object, words: Collection[str]) -> Any:
     """Refuse what is none of some words.
 
     Raises

@@ -1,6 +1,6 @@
 """V-Min and V-Half: orders of passes that hold a third and a half of what 1F1B holds.
 
-"Pipeline Parallelism with Controllable Memory" (arXiv:2405.15362, sections 3 and 4): a *building
+"Pipeline Parallelism with Controllable Memory" (arXiv:2405.15362): a *building
 block* says when a micro-batch passes each chunk, a micro-batch follows the other every six slots,
 for the two chunks of a rank have six passes, and its lifespan is what a rank holds. Backwards for
 weights take slots that are free. Then slots that are left empty are squeezed out, and in front of

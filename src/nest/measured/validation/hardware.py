@@ -139,9 +139,8 @@ def cluster(found: Shape, with_device: Device) -> Cluster:
 _GROUPS = {"vtrain_multi": "vtrain"}
 """Stacks of groups that their framework does not identify."""
 _RELEASE = r"(?: (?:core_|core )?[rv]?\d[\w.]*| dev)?(?: \((?:mlperf v)?[\d./-]+\))?"
-
-
-_RELEASES = {"megatron-bridge": "26.08"}
+"""What RELEASE stands for in patterns of stacks: a version, or when software was current."""
+_PRICED = {"megatron-bridge": "26.08"}
 """Release whose speed a stack has: errors of its releases differ by up to 7 points in the mean."""
 
 
@@ -174,7 +173,7 @@ def stack_name(
 
 def older(framework: str, name: str) -> str | None:
     """A remark where a run is of another release than the one whose prices its stack has."""
-    found, priced = re.search(r"\b\d\d\.\d\d\b", framework), _RELEASES.get(name)
+    found, priced = re.search(r"\b\d\d\.\d\d\b", framework), _PRICED.get(name)
     if found is None or priced is None or found[0] == priced:
         return None
     return f"release {found[0]}, priced as {priced}"
