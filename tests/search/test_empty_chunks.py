@@ -56,7 +56,7 @@ def test_empty_chunks_gain() -> None:
              Job(global_batch=2048, seq_len=4096))
     found = nest.plan(*asked, SearchSpace(pp=16, tp=1, cp=1))
     assert empty(found) > 0 and "||" in str(found.layout) and found.runnable
-    assert found.step_time_s < 3.88
+    assert found.step_time_s < 3.87
 
 
 @pytest.mark.kernels(uncompiled=True)

@@ -35,4 +35,4 @@ def test_chunks_follow_the_speeds_of_the_types() -> None:
         Job(global_batch=96, seq_len=4096), SearchSpace(tp=1, pp=2, schedule="interleaved"))
     slow, fast = (sum(j - i for i, j in stage.chunks) for stage in found.stages)
     assert 2 * slow < fast and found.runnable
-    assert found.step_time_s < 2.87
+    assert found.step_time_s < 2.863
