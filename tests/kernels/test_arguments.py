@@ -8,7 +8,7 @@ from pathlib import Path
 import nest
 
 MOST = 9
-INNER = {"extend", "_offer_policy", "borders", "longest_path", "step_seconds"}
+INNER = {"extend", "_offer_policy", "borders", "longest_path", "step_seconds", "_see", "_ruled_out"}
 """Of inner loops, where a record would go through memory."""
 
 

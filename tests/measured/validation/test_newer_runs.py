@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from nest.measured.validation.software import older
 
 from nest.measured import validation
+from nest.measured.validation.hardware import older
 from nest.measured.validation.pricing import PricedRun
 
 RUNS = validation.read(Path(__file__).parents[3] / "bench" / "newer_runs.csv")
