@@ -92,7 +92,7 @@ class Learned(Written):
         """Share of a device's memory to keep free, so that nine of ten such plans fit."""
         at = self.posterior.forecast(self.observations)
         doubt = float(np.median(at.doubt))
-        return min(CEILING, 1.0 - math.exp(-NINE_OF_TEN * doubt))
+        return round(min(CEILING, 1.0 - math.exp(-NINE_OF_TEN * doubt)), 3)
 
     def taught(self) -> Stack:
         """The stack with what was learned: factors on its costs, and the range of its prices."""

@@ -106,21 +106,21 @@ def observe(runs: Iterable[Run], stack: Stack | None = None) -> list[Observation
     ------
     InputError : a run cannot be priced; the message names it and says why.
     """
-    known: dict[RunQuestion, Plan] = {}
-    found = []
-    for run in runs:
-        try:
-            asked = question(run.configured)
-            if stack is not None:
-                asked = asked._replace(job=asked.job.replace(stack=stack))
-            if asked not in known:
-                known[asked] = evaluate(*asked)
-        except InputError as error:
-            raise InputError(f"run {run.run_id}: {error.problems[0]}") from None
-        verdict: Verdict = "out of memory" if run.measured_s is None else "ran"
-        found.append(observed(known[asked], run.run_id, verdict, run.measured_s,
-                              _allocated(run, asked), variant=variant_of(run)))
-    return found
+    return [observe_run(run, stack)[1] for run in runs]
+
+
+def observe_run(run: Run, stack: Stack | None = None) -> tuple[Plan, Observation]:
+    """One run of :func:`observe`, with its price."""
+    try:
+        asked = question(run.configured)
+        if stack is not None:
+            asked = asked._replace(job=asked.job.replace(stack=stack))
+        plan = evaluate(*asked)
+    except InputError as error:
+        raise InputError(f"run {run.run_id}: {error.problems[0]}") from None
+    verdict: Verdict = "out of memory" if run.measured_s is None else "ran"
+    return plan, observed(plan, run.run_id, verdict, run.measured_s, _allocated(run, asked),
+                          variant_of(run))
 
 
 def variant_of(run: Run) -> str:

@@ -1,0 +1,112 @@
+"""Runs to learn from: tables, plans with what happened, and what was learned before."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from nest.errors import InputError
+from nest.evaluation.evaluate import chain_of, evaluate
+from nest.evaluation.plan_file import load_plan
+from nest.evaluation.plans import Plan
+from nest.inputs.job import Stack
+from nest.inputs.space import Precision
+from nest.measured import validation
+from nest.measured.learning.learned import Learned, learn, load_learned
+from nest.measured.learning.observations import Observation, observe_run, observed
+from nest.units import parse_seconds, shorten
+
+FAILED = "oom"
+"""What stands behind a plan that ran out of memory."""
+
+
+class _Told(NamedTuple):
+    """One run, the stack that it was priced with, and what else is kept of it."""
+
+    observation: Observation
+    stack: Stack
+    device: str
+    precision: Precision
+    experts: bool
+
+
+def learn_from(sources: Sequence[str], stack: Stack | None = None) -> Learned:
+    """Learn from runs.
+
+    Parameters
+    ----------
+    sources : each a table of runs (.csv, docs/accuracy.md), in which a row without a step time ran
+        out of memory; a plan and the seconds that its steps took, as ``PLAN.json:6.2``, or
+        ``PLAN.json:oom``; or a file that was learned before, whose runs count again.
+    stack : prices all of them; None: the one that they name.
+
+    Raises
+    ------
+    InputError : a source cannot be read or priced, or the runs are of several stacks.
+    """
+    told: list[_Told] = []
+    before: list[Learned] = []
+    for source in sources:
+        path, _, result = source.rpartition(":")
+        if source.endswith(".csv"):
+            told += _of_table(source, stack)
+        elif path and not os.path.exists(source):
+            told.append(_of_plan(path, result, stack))
+        else:
+            before.append(load_learned(source))
+    stacks = list(dict.fromkeys([*(one.stack for one in told), *(one.stack for one in before)]))
+    if len(stacks) > 1:
+        raise InputError(f"runs: got {len(stacks)} stacks "
+                         f"({', '.join(sorted({one.name for one in stacks}))}); needed: runs of "
+                         "one, or --stack, which prices all")
+    if not stacks:
+        raise InputError("runs: got none; needed: at least one")
+
+    def every(own: Iterable[object], name: str) -> list[object]:
+        return list(dict.fromkeys([*own, *(value for one in before
+                                           for value in getattr(one, name))]))
+
+    return learn(
+        [one for each in before for one in each.observations] + [
+            one.observation for one in told],
+        stacks[0], every((one.device for one in told), "devices"),  # type: ignore[arg-type]
+        every((one.precision for one in told), "precisions"),  # type: ignore[arg-type]
+        any(one.experts for one in told) or any(one.experts for one in before))
+
+
+def _of_table(path: str, stack: Stack | None) -> list[_Told]:
+    return [_told(plan, observation) for plan, observation in (
+        observe_run(run, stack) for run in validation.read(path))]
+
+
+def _of_plan(path: str, result: str, stack: Stack | None) -> _Told:
+    plan = load_plan(path)
+    try:
+        seconds = None if result.casefold() == FAILED else parse_seconds(result)
+    except ValueError:
+        raise InputError(f"{path}: got {shorten(result)} behind it; allowed: the seconds of a "
+                         f"step, such as :6.2, or :{FAILED} where it ran out of memory") from None
+    bare = unlearned(plan, stack)
+    name = os.path.basename(path)
+    return _told(bare, observed(bare, name, "ran" if seconds else "out of memory", seconds))
+
+
+def unlearned(plan: Plan, stack: Stack | None = None) -> Plan:
+    """The plan, priced as before its stack learned; or with another stack."""
+    inputs = plan.inputs
+    own = stack or inputs.job.stack
+    if own.learned is not None:
+        own = own.replace(learned=None, calibration=None)
+    if own == inputs.job.stack:
+        return plan
+    return evaluate(inputs.model or inputs.profile,  # type: ignore[arg-type]
+                    inputs.cluster, inputs.job.replace(stack=own), plan.configuration)
+
+
+def _told(plan: Plan, observation: Observation) -> _Told:
+    inputs = plan.inputs
+    chain = chain_of(inputs.model or inputs.profile)  # type: ignore[arg-type]
+    return _Told(observation, inputs.job.stack, inputs.cluster.device.name, inputs.job.precision,
+                 chain.experts is not None)
+
