@@ -42,10 +42,10 @@ def learn(
         raise InputError(f"output: got {target[-60:]!r}; allowed: a name that ends in .yaml")
     from nest.inputs import load_stack
     from nest.inputs.files import write_text_atomic, yaml_text
-    from nest.measured.learning import learn_from
+    from nest.measured.learning import learn as taught_by
     from nest.report.learning_text import learned_text
 
-    found = learn_from(sources, None if stack is None else load_stack(stack))
+    found = taught_by(sources, None if stack is None else load_stack(stack))
 
     def write() -> None:
         if target is not None:

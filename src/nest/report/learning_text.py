@@ -115,4 +115,6 @@ def next_text(
 
 
 def _cut(name: str) -> str:
-    return name if len(name) <= LONGEST else name[:LONGEST - 3] + "..."
+    """The name, without its middle where it is long: names of a sweep differ at their ends."""
+    half = (LONGEST - 3) // 2
+    return name if len(name) <= LONGEST else f"{name[:half]}...{name[-half:]}"

@@ -6,10 +6,10 @@ learned; `following`: the next run.
 """
 
 from nest.measured.learning.following import Next, following
-from nest.measured.learning.learned import Learned, learn, load_learned
+from nest.measured.learning.learned import Learned, load_learned
 from nest.measured.learning.observations import Observation, observe, observed
 from nest.measured.learning.posterior import Forecast, Posterior
-from nest.measured.learning.sources import learn_from, unlearned
+from nest.measured.learning.sources import learn, unlearned
 
 __all__ = ["Forecast", "Learned", "Next", "Observation", "Posterior", "following", "learn",
-           "learn_from", "load_learned", "observe", "observed", "unlearned"]
+           "load_learned", "observe", "observed", "unlearned"]

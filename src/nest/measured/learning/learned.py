@@ -12,6 +12,7 @@ import numpy as np
 from pydantic import Field
 
 from nest.errors import InputError
+from nest.inputs.arguments import need_path
 from nest.inputs.base import Written
 from nest.inputs.files import read_description, write_text_atomic
 from nest.inputs.job import Calibration, Factors, Stack
@@ -66,6 +67,30 @@ class Learned(Written):
     figures: dict[str, Figure] = Field(
         default_factory=dict, description="made from the observations; not read")
 
+    @classmethod
+    def of(
+        cls, observations: Sequence[Observation], stack: Stack, devices: Sequence[str],
+        precisions: Sequence[Precision], experts: bool,
+    ) -> Learned:
+        """Learn from runs of one stack.
+
+        Parameters
+        ----------
+        observations : runs beside their prices with this stack; at least one has a verdict.
+        devices, precisions : of the runs.
+        experts : whether mixtures of experts ran.
+
+        Raises
+        ------
+        InputError : nothing was measured.
+        """
+        own = tuple(one for one in observations if one.verdict is not None)
+        if not own:
+            raise InputError("runs: got none that ran or ran out of memory; needed: at least one")
+        found = cls(stack=stack, devices=tuple(devices), precisions=tuple(precisions),
+                    experts=experts, observations=own)
+        return found.model_copy(update={"figures": _figures(found)})
+
     @cached_property
     def posterior(self) -> Posterior:
         """What the observations determine."""
@@ -116,30 +141,6 @@ class Learned(Written):
         write_text_atomic(path, self.model_dump_json(by_alias=True, indent=1) + "\n")
 
 
-def learn(
-    observations: Sequence[Observation], stack: Stack, devices: Sequence[str],
-    precisions: Sequence[Precision], experts: bool,
-) -> Learned:
-    """Learn from runs of one stack.
-
-    Parameters
-    ----------
-    observations : runs beside their prices with this stack; at least one has a verdict.
-    devices, precisions : of the runs.
-    experts : whether mixtures of experts ran.
-
-    Raises
-    ------
-    InputError : nothing was measured.
-    """
-    own = tuple(one for one in observations if one.verdict is not None)
-    if not own:
-        raise InputError("runs: got none that ran or ran out of memory; needed: at least one")
-    found = Learned(stack=stack, devices=tuple(devices), precisions=tuple(precisions),
-                    experts=experts, observations=own)
-    return found.model_copy(update={"figures": _figures(found)})
-
-
 def _figures(found: Learned) -> dict[str, Figure]:
     """Each factor with the run without which it is least known."""
     prior, own = Posterior().factors(), found.posterior.factors()
@@ -165,5 +166,6 @@ def load_learned(path: str | os.PathLike[str]) -> Learned:
     ------
     InputError : the file cannot be read, or is none.
     """
+    need_path("path", path)
     data: Any = read_description(path)
     return Learned.parse(data, os.fspath(path))

@@ -40,7 +40,7 @@ SECONDS = {"compute": 0.3, "tp": 0.5, "exchange": 0.5, "reduction": 0.5}
 BYTES = {"activations": 0.2, "states": 0.1}
 SHARED_BYTES = 0.1
 """Spread of an error of all bytes."""
-QUESTION = 0.1
+QUESTION = 0.03
 """Spread of the error of seconds that runs of one question share."""
 ALIKE_SECONDS, ALIKE_BYTES = 0.1, 0.08
 """Spread of the error that configurations share which are alike."""

@@ -10,10 +10,11 @@ from nest.errors import InputError
 from nest.evaluation.evaluate import chain_of, evaluate
 from nest.evaluation.plan_file import load_plan
 from nest.evaluation.plans import Plan
+from nest.inputs.arguments import need, takes
 from nest.inputs.job import Stack
 from nest.inputs.space import Precision
 from nest.measured import validation
-from nest.measured.learning.learned import Learned, learn, load_learned
+from nest.measured.learning.learned import Learned, load_learned
 from nest.measured.learning.observations import Observation, observe_run, observed
 from nest.units import parse_seconds, shorten
 
@@ -31,7 +32,8 @@ class _Told(NamedTuple):
     experts: bool
 
 
-def learn_from(sources: Sequence[str], stack: Stack | None = None) -> Learned:
+@takes(sources="texts")
+def learn(sources: Sequence[str], stack: Stack | None = None) -> Learned:
     """Learn from runs.
 
     Parameters
@@ -45,6 +47,8 @@ def learn_from(sources: Sequence[str], stack: Stack | None = None) -> Learned:
     ------
     InputError : a source cannot be read or priced, or the runs are of several stacks.
     """
+    if stack is not None:
+        need("stack", stack, (Stack,), "nest.load_stack")
     told: list[_Told] = []
     before: list[Learned] = []
     for source in sources:
@@ -67,7 +71,7 @@ def learn_from(sources: Sequence[str], stack: Stack | None = None) -> Learned:
         return list(dict.fromkeys([*own, *(value for one in before
                                            for value in getattr(one, name))]))
 
-    return learn(
+    return Learned.of(
         [one for each in before for one in each.observations] + [
             one.observation for one in told],
         stacks[0], every((one.device for one in told), "devices"),  # type: ignore[arg-type]
