@@ -31,7 +31,7 @@ CEILING = 0.5
 """Largest memory margin that learning asks for."""
 
 
-class Figure(Written):
+class LearnedFigure(Written):
     """A factor as runs determine it."""
 
     value: float = Field(description="seconds or bytes over those priced")
@@ -39,7 +39,7 @@ class Figure(Written):
     told_by: str | None = Field(description="run that determines it most; null: none does")
 
 
-class LeftOut(NamedTuple):
+class LeftOutRun(NamedTuple):
     """A run priced by what the others taught."""
 
     name: str
@@ -64,7 +64,7 @@ class Learned(Written):
     precisions: tuple[Precision, ...] = Field(min_length=1)
     experts: bool = Field(description="mixtures of experts ran")
     observations: tuple[Observation, ...] = Field(min_length=1)
-    figures: dict[str, Figure] = Field(
+    figures: dict[str, LearnedFigure] = Field(
         default_factory=dict, description="made from the observations; not read")
 
     @classmethod
@@ -97,17 +97,17 @@ class Learned(Written):
         return Posterior(self.observations)
 
     @cached_property
-    def left_out(self) -> tuple[LeftOut, ...]:
+    def left_out(self) -> tuple[LeftOutRun, ...]:
         """Each run that has a verdict, priced without it; many are left out in parts."""
         own = [one for one in self.observations if one.verdict is not None]
         folds = min(FOLDS, len(own))
-        found: dict[int, LeftOut] = {}
+        found: dict[int, LeftOutRun] = {}
         for fold in range(folds):
             here = range(fold, len(own), folds)
             rest = [one for n, one in enumerate(own) if n % folds != fold]
             at = Posterior(rest).forecast([own[n] for n in here])
             for i, n in enumerate(here):
-                found[n] = LeftOut(
+                found[n] = LeftOutRun(
                     own[n].name, own[n].verdict or "", own[n].seconds, own[n].step_s,
                     *(float(column[i]) for column in (at.seconds, at.low, at.high, at.fits)))
         return tuple(found[n] for n in sorted(found))
@@ -141,7 +141,7 @@ class Learned(Written):
         write_text_atomic(path, self.model_dump_json(by_alias=True, indent=1) + "\n")
 
 
-def _figures(found: Learned) -> dict[str, Figure]:
+def _figures(found: Learned) -> dict[str, LearnedFigure]:
     """Each factor with the run without which it is least known."""
     prior, own = Posterior().factors(), found.posterior.factors()
     without: dict[str, dict[str, tuple[float, float]]] = {}
@@ -154,7 +154,7 @@ def _figures(found: Learned) -> dict[str, Figure]:
         value, doubt = own[name]
         told = math.log(doubt) < TELLS * math.log(prior[name][1])
         most = max(without, key=lambda run: without[run][name][1], default=None)
-        figures[name] = Figure(value=round(value, 4), doubt=round(doubt, 4),
+        figures[name] = LearnedFigure(value=round(value, 4), doubt=round(doubt, 4),
                                told_by=most if told else None)
     return figures
 

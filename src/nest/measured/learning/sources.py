@@ -48,7 +48,7 @@ def learn(sources: Sequence[str], stack: Stack | None = None) -> Learned:
     InputError : a source cannot be read or priced, or the runs are of several stacks.
     """
     if stack is not None:
-        need("stack", stack, (Stack,), "nest.load_stack")
+        need("stack", stack, (Stack,), "nest.inputs.load_stack")
     told: list[_Told] = []
     before: list[Learned] = []
     for source in sources:
