@@ -2,11 +2,11 @@
 
     python bench/replay.py RAN.csv OOM.csv [--json] [--by learning|price|random|grid] [--others]
 
-A set is one source_group and, where notes name one, kernel, with 5 runs or more. In each set runs
-are chosen one after another among its configurations, those that ran out of memory too, and the
-best measured step so far is compared with the best of the set. `--others`: with what the other sets
-of the same code taught. `--rest`: instead, after three runs drawn by seed, the rest of a set is
-priced.
+A set is one source_group and, where notes name one, kernel, with 5 runs or more of one model, batch
+and number of devices. In each set runs are chosen one after another among its configurations, those
+that ran out of memory too, and the best measured step so far is compared with the best of the set.
+Rows that cannot be priced are left out and counted. `--others`: with what the other sets of the
+same code taught. `--rest`: instead, after three runs drawn by seed, the rest of a set is priced.
 
 price: in the order of prices, what fits first. random: in an order drawn by seed. grid: NeMo's
 AutoConfigurator (tp, pp, micro-batch from small to large as its grid lists them, the first that
@@ -17,15 +17,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from random import Random
 from statistics import median
+from typing import NamedTuple
 
 import numpy as np
 
+from nest.errors import InputError
 from nest.measured import validation
-from nest.measured.learning import Observation, Posterior, following, observe
+from nest.measured.learning import Observation, Posterior, following
+from nest.measured.learning.observations import observe_run
 
 RUNS = (1, 2, 3, 5, 8)
 LEAST = 5
@@ -33,15 +37,35 @@ NEAR = 0.02
 Choose = Callable[[list[Observation], list[Observation]], int]
 
 
-def sets(paths: Sequence[str]) -> dict[tuple[str, str, str], list[Observation]]:
-    """Observations by code, source_group and kernel."""
-    found = defaultdict(list)
+class Set(NamedTuple):
+    """What the runs of a set have in common."""
+
+    framework: str
+    group: str
+    variant: str
+    precision: str
+    batch: int
+    sizes: tuple[float, ...]
+
+
+def sets(paths: Sequence[str]) -> dict[Set, list[Observation]]:
+    """Observations by what they have in common."""
+    found, refused = defaultdict(list), 0
     for path in paths:
-        runs = validation.read(path)
-        for run, one in zip(runs, observe(runs), strict=True):
-            found[run.framework, run.group, one.variant].append(one)
+        for run in validation.read(path):
+            try:
+                plan, one = observe_run(run)
+            except InputError:
+                refused += 1
+                continue
+            job = plan.inputs.job
+            found[Set(run.framework, run.group, one.variant, job.precision, job.global_batch,
+                      one.sizes)].append(one)
+    if refused:
+        print(f"{refused} rows cannot be priced", file=sys.stderr)
     return {key: own for key, own in sorted(found.items())
-            if sum(one.verdict == "ran" for one in own) >= LEAST}
+            if sum(one.verdict == "ran" for one in own) >= LEAST
+            and len({one.degrees for one in own}) >= LEAST}
 
 
 def by_learning(known: list[Observation], left: list[Observation]) -> int:
@@ -117,22 +141,23 @@ def main() -> None:
     given = asked.parse_args()
     found = sets(given.tables)
     if given.rest:
-        for (_, group, variant), own in found.items():
+        for key, own in found.items():
             told = [rest(own, seed) for seed in range(10)]
-            print(f"{group:32} {variant:30} error {100 * np.mean([e for e, _ in told]):5.1f} %, "
-                  f"in range {100 * np.mean([share for _, share in told]):3.0f} %")
+            error, share = np.mean(told, 0)
+            print(f"{key.group:32} {key.variant:30} error {100 * error:5.1f} %, in range "
+                  f"{100 * share:3.0f} %")
         return
     results = {}
     for key, own in found.items():
         others = [one for other, rows in found.items() for one in rows
-                  if given.others and other[0] == key[0] and other != key]
+                  if given.others and other.framework == key.framework and other != key]
         results[key] = regrets(own, others, WAYS[given.by])
     table = after(list(results.values()))
     if given.json:
         print(json.dumps({"sets": len(results), "after": table}))
         return
-    for (_, group, variant), reached in results.items():
-        print(f"{group:32} {variant:30} " + " ".join(
+    for key, reached in results.items():
+        print(f"{key.group:32} {key.variant:30} " + " ".join(
             f"{100 * reached[count - 1]:6.1f}" for count in RUNS))
     for count, row in table.items():
         print(f"after {count}: within 2 % in {row['within_2_percent']} of {len(results)}, median "
