@@ -150,11 +150,15 @@ if TYPE_CHECKING:
     from nest.studies.sweep import load_study, sweep
 
 
-def _plan_report(plan: Plan, width: int, colour: bool, unicode: bool) -> str:
+def _plan_report(
+    plan: Plan, width: int, colour: bool, unicode: bool, details: bool = False
+) -> str:
     from nest.report.plan_text import plan_text
+    from nest.report.summary_text import summary_text
     from nest.simulation.step import short_step_time
 
-    return plan_text(plan, width, colour, unicode, short_step_time(plan))
+    write = plan_text if details else summary_text
+    return write(plan, width, colour, unicode, short_step_time(plan))
 
 
 def _replan_report(found: Replan, *page: Any) -> str:

@@ -10,9 +10,9 @@ REPORTS: dict[str, Callable[..., str]] = {}
 The texts are those of the command that makes such a result."""
 
 
-def report(result: Any, width: int, colour: bool, unicode: bool) -> str:
-    """The report of a result as text."""
-    return REPORTS[type(result).__name__](result, width, colour, unicode)
+def report(result: Any, width: int, colour: bool, unicode: bool, **options: bool) -> str:
+    """The report of a result as text; options of its kind, such as a plan's `details`."""
+    return REPORTS[type(result).__name__](result, width, colour, unicode, **options)
 
 
 JOBS: dict[str, Callable[[Any], Any]] = {}

@@ -11,6 +11,7 @@ from nest.evaluation.even import even_configuration
 from nest.evaluation.plans import Alternative, LeftOut, Plan, SearchReport
 from nest.inputs import Configuration, Job, SearchSpace, load_cluster, load_model
 from nest.report.plan_text import defaults, plan_text, proved, searched
+from nest.report.summary_text import summary_text
 from nest.report.stages import runs
 from nest.units import format_seconds
 
@@ -27,7 +28,7 @@ def priced(
 def test_the_report_explains_its_words() -> None:
     """Chunks have a legend, `hierarchical` says of what; terms of the search stay in the docs."""
     plan = priced("llama3-70b", "h100-spine-leaf", 1024, tp=8, pp=4, vpp=10, zero=1)
-    text = " ".join(plan.report().split())
+    text = " ".join(plan.report(details=True).split())
     assert "chunks: virtual stages of a stage x layers of each" in text
     assert "hierarchical (level by level)" in text
     assert not re.search("super-pipeline|outer choice|cells", text)
@@ -51,6 +52,40 @@ CASES = [
     ("llama3-70b", "h100-spine-leaf", 256, {
         "tp": 8, "pp": 4, "vpp": 5, "recompute": "full", "recompute_layers": 3, "mbs": 1}),
 ]
+
+
+@pytest.mark.parametrize(("model", "cluster", "devices", "degrees"), CASES,
+                         ids=[f"{case[0]}-{case[2]}" for case in CASES])
+def test_a_plan_fits_a_screen(model, cluster, devices, degrees):
+    """Without what its software cannot run, and why it does not fit."""
+    plan = priced(model, cluster, devices, **degrees).model_copy(
+        update={"problems": (), "feasible": True, "not_runnable": (), "runnable": True})
+    lines = plan.report().splitlines()
+    assert len(lines) <= 31 and max(map(len, lines)) <= 80
+    assert len(lines) < len(plan.report(details=True).splitlines())
+
+
+def test_the_short_report_says_the_split_in_the_words_of_the_field() -> None:
+    plan = priced("deepseek-v3", "dgx-h100", 4096, tp=2, cp=4, pp=16, dp_in=4, ep=8, etp=1, zero=1,
+                  shard="dp_in", recompute="selective", recompute_modules=("core_attn",))
+    text = " ".join(summary_text(plan, simulated=plan.step_time_s / 0.98).split())
+    assert ("Split data parallel 32 = 8 replicas x 4, ZeRO 1; tensor and sequence parallel 2; "
+            "context parallel 4; expert parallel 8; pipeline of 16 stages, 1F1B; recompute "
+            "selective; 4,096 of 4,096 devices Batch") in text
+    assert "in 9 of 10 cases; simulated 2.803 s (+2.0 %)" in text
+    assert "Assumed experts get equally many tokens (--routing)" in text
+    held = [stage.memory_bytes.total for stage in plan.stages]
+    assert f"on stage {held.index(max(held))}, the fullest (margin 10 %): " in text
+
+
+def test_the_short_report_adds_up_small_causes() -> None:
+    plan = priced("deepseek-v3", "dgx-h100", 2048, tp=4, pp=61, ep=8, etp=1, outer_dp=4,
+                  recompute="full", zero=3)
+    small = [seconds for seconds in plan.breakdown_s.model_dump().values()
+             if 0.0 < seconds < 0.02 * plan.step_time_s]
+    assert len(small) > 1
+    assert f"\nother {sum(small):.3f} s " in re.sub(" +", " ", plan.report())
+    assert "\nother" not in plan.report(details=True)
 
 
 @pytest.mark.parametrize(("model", "cluster", "devices", "degrees"), CASES,

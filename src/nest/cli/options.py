@@ -115,6 +115,8 @@ Ranks = Annotated[
     str | None, text("Also write the place of each rank: device name, replica, stage, tp, cp, dp, "
                      "ep, etp.", "FILE.csv", "--ranks")]
 Quiet = Annotated[bool, text("Print neither the report nor progress.", None, "--quiet", "-q")]
+Details = Annotated[bool, text("Also show each stage, the layout, and what was searched.", None,
+                               "--details")]
 Force = Annotated[bool, text("Replace files of the same names in DIR.", None, "--force")]
 Folder = Annotated[
     str, text("Folder for the files; created if missing.", "DIR", "-o", "--output")]

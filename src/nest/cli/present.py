@@ -26,6 +26,7 @@ class PlanOutput:
         "Also draw the network with the stages in colour, as .png or .svg.", "FILE",
         "--map")] = None
     quiet: options.Quiet = False
+    details: options.Details = False
 
     def check(self, cluster: Cluster | None = None) -> None:
         """Refuse files that cannot be written, and a picture that cannot be drawn.
@@ -68,7 +69,8 @@ class PlanOutput:
             place, figure = self.map_file, network_chart(plan)
             writes.append(lambda: save_figure(place, figure))
         output.deliver(
-            lambda: plan.to_json() if self.as_json else plan.report(**output.page()), *writes,
+            lambda: plan.to_json() if self.as_json else plan.report(
+                details=self.details, **output.page()), *writes,
             quiet=self.quiet and not self.as_json)
 
 

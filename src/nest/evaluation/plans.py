@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from nest import texts
 from nest.errors import InputError
 from nest.evaluation.ranks import Rank, ranks
 from nest.inputs.base import Description, Freeze, Shown, Written
@@ -380,6 +381,20 @@ class Plan(Shown):
 
     def __repr__(self) -> str:
         return f"<Plan: {self.headline}>"
+
+    def report(
+        self, width: int = 80, colour: bool = False, unicode: bool = True, details: bool = False,
+    ) -> str:
+        """The report as text, as the command prints it.
+
+        Parameters
+        ----------
+        width : columns, at least 80.
+        colour : with escape codes for a terminal.
+        unicode : with lines and bars that are not ASCII.
+        details : with each stage, and all that was searched; else what fits a screen.
+        """
+        return texts.report(self, width, colour, unicode, details=details)
 
     def to_json(self, indent: int | None = 2) -> str:
         """The plan as the text of one JSON document."""

@@ -57,7 +57,7 @@ def plan_text(
         Lines, each number with its unit.
     """
     page = Page(width, colour, unicode)
-    _problems(page, plan)
+    problems(page, plan)
     page.paragraph(plan.headline, "bold")
     page.blank()
     _choices(page, plan)
@@ -71,10 +71,10 @@ def plan_text(
     for table in (time_table(plan), memory_table(plan)):
         _table(page, table)
         page.blank()
-    _breakdown(page, plan)
+    breakdown(page, plan)
     page.blank()
     if plan.alternatives:
-        _alternatives(page, plan)
+        alternatives(page, plan)
         page.blank()
     if simulated is not None:
         page.fact("Simulated", f"{format_seconds(simulated)} per step by discrete-event "
@@ -96,13 +96,20 @@ def plan_text(
         if plan.search.left_out:
             page.fact("Left out", "; ".join(
                 f"{one.figure}: {one.sentence}" for one in plan.search.left_out))
-    if (better := plan.better_batch) is not None:
-        page.fact("Other batch", f"{better.global_batch:,} sequences take at least "
-                  f"{int(100 * better.faster)} % less time per sequence, at most "
-                  f"{format_seconds(better.step_time_s)} per step (--global-batch "
-                  f"{better.global_batch})")
+    if better := other_batch(plan):
+        page.fact("Other batch", better)
     page.fact("Search", searched(plan))
     return page.text()
+
+
+def other_batch(plan: Plan) -> str:
+    """A batch that takes less time per sequence; empty: none is known."""
+    better = plan.better_batch
+    if better is None:
+        return ""
+    return (f"{better.global_batch:,} sequences take at least {int(100 * better.faster)} % less "
+            f"time per sequence, at most {format_seconds(better.step_time_s)} per step "
+            f"(--global-batch {better.global_batch})")
 
 
 def searched(plan: Plan) -> str:
@@ -187,7 +194,8 @@ def scale(seconds: float) -> tuple[float, int, str]:
     return *{"s": (1.0, 3), "ms": (1e3, 2), "us": (1e6, 1)}.get(unit, (1e9, 0)), unit
 
 
-def _problems(page: Page, plan: Plan) -> None:
+def problems(page: Page, plan: Plan) -> None:
+    """Why the plan does not fit; nothing where it does."""
     if plan.feasible:
         return
     page.paragraph("DOES NOT FIT", "bold red")
@@ -324,7 +332,8 @@ def _table(page: Page, table: Table) -> None:
     page.table(table.title, table.heads, table.rows, table.left)
 
 
-def _alternatives(page: Page, plan: Plan) -> None:
+def alternatives(page: Page, plan: Plan) -> None:
+    """The next best plans, if they were asked for."""
     best = (plan.step_time_s, 0.0, plan.configuration)
     others = [(a.step_time_s, a.slower, a.configuration) for a in plan.alternatives]
     rows = [
@@ -358,18 +367,23 @@ def _in_doubt(plan: Plan) -> Iterator[str]:
            f"{100 * min(least, own):.0f} % of the limit.")
 
 
-def _breakdown(page: Page, plan: Plan) -> None:
+def breakdown(page: Page, plan: Plan, small: float = 0.0) -> None:
+    """The seconds of a step by cause; what takes a smaller share than ``small`` is added up."""
     total = plan.step_time_s
     parts = {name: value for name, value in plan.breakdown_s.model_dump().items()
              if abs(value) > ROUNDING * total}
+    shown = {WORDS[name]: value for name, value in parts.items() if abs(value) >= small * total}
+    if len(shown) + 1 < len(parts):
+        shown["other"] = sum(parts.values()) - sum(shown.values())
+    else:
+        shown = {WORDS[name]: value for name, value in parts.items()}
     factor, decimals, unit = scale(total)
     rows = []
-    for name, seconds in (*parts.items(), ("step", total)):
+    for name, seconds in (*shown.items(), ("step", total)):
         share = seconds / total if total else 0.0
         bar = "" if name == "step" else "█" * round(BAR * share)
-        rows.append((WORDS[name], f"{factor * seconds:,.{decimals}f} {unit}",
-                     f"{100 * share:.1f} %", bar))
-    page.table("Where the step goes", ("cause", "time", "share", ""), rows, (0, 3))
+        rows.append((name, f"{factor * seconds:,.{decimals}f} {unit}", f"{100 * share:.1f} %", bar))
+    page.table("", ("Where the step goes", "time", "share", ""), rows, (0, 3))
 
 
 def defaults(cluster: Cluster) -> str:
