@@ -69,7 +69,7 @@ def test_a_searched_plan_survives_but_for_the_search(files, capsys):
     out, _ = run(capsys, "evaluate", target, "--json")
     assert json.loads(out) == {
         **found, "search": None, "optimal": False, "lower_bound_s": None, "gap": None}
-    text, _ = run(capsys, "evaluate", target)
+    text, _ = run(capsys, "evaluate", target, "--details")
     assert "none: only this configuration was priced" in text
 
 
@@ -86,7 +86,7 @@ def test_virtual_stages_and_other_orders_survive(files, capsys):
         found = json.loads(run(capsys, *words, "--json")[0])
         assert again(files.folder, found) == found
     assert found["parallelism"]["schedule"] == "interleaved"
-    text, _ = run(capsys, *both)
+    text, _ = run(capsys, *both, "--details")
     assert re.search(r"^0 +0,4 +0 ", text, re.MULTILINE)
     assert "4 embedding of the decoder" in " ".join(text.split())
     back = edited(found, stages__0__chunks=[[0, 2], [3, 4], [5, 6], [6, 8]])
@@ -262,7 +262,7 @@ def test_a_layout_is_priced_and_written(tmp_path, capsys) -> None:
     words = ["evaluate", "llama2-7b", "dgx-h100", "--devices", "16", "--global-batch", "16",
              "--seq-len", "512", "--pp", "4", "--tp", "4", "--layout", "Et*4|(t*5|)*4t*4|,tt|tt,L"]
     path = str(tmp_path / "plan.json")
-    out, _ = run(capsys, *words, "-o", path)
+    out, _ = run(capsys, *words, "--details", "-o", path)
     assert "Layout       Et*4|(t*5|)*4t*4|tt|ttL\n" in out
     data = json.loads(Path(path).read_text())
     assert data["layout"] == "Et*4|(t*5|)*4t*4|tt|ttL"

@@ -56,10 +56,10 @@ def test_a_plan_states_it(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["evaluate", "mixtral-8x7b", "dgx-h100", "--devices", "64", "--global-batch", "64",
              "--seq-len", "4096", "--ep", "8", "--zero", "1", "--tp", "2", "--etp", "1"]
     even = json.loads(run(capsys, *words, "--json")[0])
-    out, _ = run(capsys, *words, "--expert-imbalance", "1.25")
+    out, _ = run(capsys, *words, "--expert-imbalance", "1.25", "--details")
     assert "gets 1.25 times" in " ".join(out.split())
-    assert "assumed to get equally many tokens" in " ".join(run(capsys, *words)[0].split())
-    out, _ = run(capsys, *words, "--routing", "loss")
+    assert "experts get equally many tokens (--routing)" in run(capsys, *words)[0]
+    out, _ = run(capsys, *words, "--routing", "loss", "--details")
     assert "gets 1.1 times" in " ".join(out.split())
     uneven = json.loads(run(capsys, *words, "--expert-imbalance", "1.25", "--json")[0])
     assert uneven["inputs"]["job"]["expert_imbalance"] == 1.25
@@ -135,8 +135,8 @@ def test_nothing_waits_for_the_host_where_experts_are_padded(
 def test_a_plan_states_its_capacity(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["evaluate", "mixtral-8x7b", "dgx-h100", "--devices", "64", "--global-batch", "64",
              "--seq-len", "4096", "--ep", "8", "--zero", "1", "--tp", "2", "--etp", "1"]
-    assert "Capacity" not in run(capsys, *words)[0]
-    out, _ = run(capsys, *words, "--expert-capacity", "1.25")
+    assert "Capacity" not in run(capsys, *words, "--details")[0]
+    out, _ = run(capsys, *words, "--expert-capacity", "1.25", "--details")
     assert "an expert takes at most 1.25 times the mean" in " ".join(out.split())
     out, _ = run(capsys, *words, "--expert-capacity", "1.25", "--expert-padding")
     assert "an expert takes exactly 1.25 times the mean" in " ".join(out.split())

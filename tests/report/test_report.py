@@ -11,8 +11,8 @@ from nest.evaluation.even import even_configuration
 from nest.evaluation.plans import Alternative, LeftOut, Plan, SearchReport
 from nest.inputs import Configuration, Job, SearchSpace, load_cluster, load_model
 from nest.report.plan_text import defaults, plan_text, proved, searched
-from nest.report.summary_text import summary_text
 from nest.report.stages import runs
+from nest.report.summary_text import summary_text
 from nest.units import format_seconds
 
 

@@ -39,7 +39,7 @@ def test_a_best_plan_has_the_schedule(schedule, group, stack, pp, memory, batch,
     plan = nest.plan(model, where, job, SearchSpace(pp=pp, **ALONE), threads=1)
     assert (plan.configuration.schedule, plan.configuration.group) == (schedule, group)
     assert plan.runnable and plan.optimal
-    text = " ".join(plan.report().split())
+    text = " ".join(plan.report(details=True).split())
     assert (f"in groups of {group} micro-batches" in text) == (group is not None)
     everything = nest.plan(model, where, job, SearchSpace(pp=pp, **ALONE), threads=1,
                            beyond_stack=True)

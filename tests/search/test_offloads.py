@@ -86,7 +86,7 @@ def test_plans_of_all_ways_are_ranked(beyond: bool) -> None:
     assert both.configuration.offload == "optimizer"
     assert nest.load_plan(both.model_dump(mode="json", by_alias=True)) == both
     assert nest.simulate(both).step_time_s == pytest.approx(both.step_time_s, rel=0.02)
-    assert "Hosts        offload optimizer: at most" in both.report()
+    assert "Hosts        offload optimizer: at most" in both.report(details=True)
 
 
 @pytest.mark.kernels(uncompiled=True)

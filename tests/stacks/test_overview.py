@@ -58,7 +58,7 @@ def test_details_are_of_stacks_only(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 EVALUATE = ("evaluate", "llama3-70b", "dgx-h100", "--devices", "256", "--global-batch", "256",
-            "--seq-len", "4096", "--tp", "8", "--pp", "4", "--zero")
+            "--seq-len", "4096", "--tp", "8", "--pp", "4", "--details", "--zero")
 
 
 def flat(text: str) -> str:

@@ -229,9 +229,8 @@ def _choices(page: Page, plan: Plan) -> None:
     if p.offload != "none":
         page.fact("Hosts", _hosts(plan))
     page.fact("Replicas", _replicas(plan.replicas))
-    if (numbers := plan.inputs.cluster.numbers) is not None:
-        page.fact("Devices", "in network order: "
-                  f"{runs_text(numbers)} (--ranks FILE names them)")
+    if text := numbers(plan.inputs.cluster):
+        page.fact("Devices", text)
     if parts := _partly(plan.inputs.cluster):
         page.fact("Groups", parts)
     page.fact("Bound by", plan.bottleneck.replace("%", " %"))
@@ -268,6 +267,13 @@ def launch(plan: Plan) -> list[tuple[str, str]]:
     if len(shown) == 1:
         return [("Launch", f"{known.title} {verb} {shown[0]}")]
     return [("Launch", f"{known.title} {verb}"), *(("", f"- {text}") for text in shown)]
+
+
+def numbers(cluster: Cluster) -> str:
+    """The devices that a plan numbers; empty: those of its description, in their order."""
+    found = cluster.numbers
+    return "" if found is None else (
+        f"in network order: {runs_text(found)} (--ranks FILE names them)")
 
 
 def _hosts(plan: Plan) -> str:

@@ -24,6 +24,8 @@ def summary_text(
     page.paragraph(plan.headline, "bold")
     page.blank()
     page.fact("Split", "; ".join(_split(plan)))
+    if numbers := full.numbers(plan.inputs.cluster):
+        page.fact("Devices", numbers)
     page.fact("Batch", _batch(plan))
     page.fact("Software", _software(plan))
     found = dict(full.sure(plan))
@@ -71,7 +73,8 @@ def _split(plan: Plan) -> Iterator[str]:
             yield f"{name} {_span(values)}"
     if p.pp > 1:
         chunks = f" of {p.vpp} chunks" if p.vpp > 1 else ""
-        yield f"pipeline of {p.pp} stages{chunks}, {SCHEDULES[p.schedule].label}"
+        groups = "" if p.group is None else f" in groups of {p.group} micro-batches"
+        yield f"pipeline of {p.pp} stages{chunks}, {SCHEDULES[p.schedule].label}{groups}"
     kinds = list(dict.fromkeys(stage.recompute for stage in stages))
     yield f"recompute {' or '.join(kinds)}"
     if p.offload != "none":
