@@ -138,7 +138,7 @@ def test_a_plan_states_its_capacity(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Capacity" not in run(capsys, *words, "--details")[0]
     out, _ = run(capsys, *words, "--expert-capacity", "1.25", "--details")
     assert "an expert takes at most 1.25 times the mean" in " ".join(out.split())
-    out, _ = run(capsys, *words, "--expert-capacity", "1.25", "--expert-padding")
+    out, _ = run(capsys, *words, "--expert-capacity", "1.25", "--expert-padding", "--details")
     assert "an expert takes exactly 1.25 times the mean" in " ".join(out.split())
     found = json.loads(run(capsys, *words, "--expert-capacity", "1.25", "--json")[0])
     assert found["inputs"]["job"]["expert_capacity"] == 1.25

@@ -1,0 +1,137 @@
+"""`nest doctor`: what is installed, what a first search costs here, and whether prices agree."""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from nest.cli import options, output
+
+EXTRAS = {
+    "dask": "studies on Dask clusters", "mpi": "studies over MPI", "onnx": "models from ONNX files",
+    "optuna": "searches over designs by Optuna", "parquet": "studies as Parquet files",
+    "plot": "pictures: --map, studies, validations", "ray": "studies on Ray clusters",
+    "server": "nest serve", "torch": "models from PyTorch modules",
+}
+"""What each extra adds; those of developers are not named."""
+LIBRARIES = ("numba", "llvmlite", "numpy", "scipy", "pydantic")
+CHECK = ("llama2-7b", "dgx-a100", 16)
+"""The question of the self-test: model, cluster, devices."""
+
+
+class Line(NamedTuple):
+    """One finding."""
+
+    name: str
+    text: str
+    good: bool = True
+
+
+def doctor(as_json: options.Json = False) -> None:
+    """Check the installation: versions, threads, compiled code, extras, and a short self-test.
+
+    Ends with exit code 70 if the self-test fails.
+    """
+    found = [*_versions(), *_compiled(), *_extras(), _self_test()]
+    output.emit(json.dumps([line._asdict() for line in found], indent=2) if as_json
+                else _text(found))
+    if not all(line.good for line in found):
+        raise RuntimeError("the self-test failed: see above; please report it")
+
+
+def _versions() -> Iterator[Line]:
+    from nest import __version__
+    from nest.search.threads import VARIABLES, thread_count
+
+    yield Line("NEST", f"{__version__}, Python {platform.python_version()}, "
+               f"{platform.system()} {platform.machine()}")
+    yield Line("Libraries", ", ".join(f"{name} {version(name)}" for name in LIBRARIES))
+    yield Line("Threads", f"{thread_count()} for a search ({' or '.join(VARIABLES)} sets another "
+               "number)")
+
+
+def _compiled() -> Iterator[Line]:
+    from nest.search import compiled
+
+    folder = compiled.cache_folder()
+    if folder is None:
+        yield Line("Kernels", "no folder can be written for compiled code: each process compiles "
+                   "anew (NUMBA_CACHE_DIR names a folder)")
+        return
+    missing = [name for name in compiled.SECONDS if not (folder / name).exists()]
+    ready = len(compiled.SECONDS) - len(missing)
+    made = datetime.fromtimestamp(folder.stat().st_mtime, UTC)
+    state = f"{ready} of {len(compiled.SECONDS)} are compiled, " + (
+        f"last on {made:%Y-%m-%d}" if ready else "the first search compiles what it needs")
+    yield Line("Kernels", f"{state}; {_size(folder)} in {folder}")
+    old = [other for other in folder.parent.iterdir() if other.is_dir() and other != folder]
+    if old:
+        yield Line("", f"of other versions: {len(old)} folder{'s' if len(old) > 1 else ''} beside "
+                   f"it, {_size(*old)}, may be removed")
+
+
+def _size(*folders: Path) -> str:
+    from nest.units import format_bytes
+
+    return format_bytes(sum(file.stat().st_size for folder in folders
+                            for file in folder.rglob("*") if file.is_file()), 3)
+
+
+def _extras() -> Iterator[Line]:
+    there, missing = [], []
+    for extra, adds in EXTRAS.items():
+        # As in "uvicorn[standard]>=0.30; extra == 'server'".
+        names = [found[0] for need in requires("nest-planner") or ()
+                 if re.search(rf"extra == ['\"]{extra}['\"]", need)
+                 and (found := re.match(r"[\w.-]+", need))]
+        if names and all(map(_installed, names)):
+            there.append(extra)
+        else:
+            missing.append(f"{extra} ({adds})")
+    yield Line("Extras", ", ".join(there) or "none")
+    if missing:
+        yield Line("Missing", "; ".join(missing) + ": pip install 'nest-planner[NAME]'")
+
+
+def _installed(name: str) -> bool:
+    try:
+        return bool(version(name))
+    except PackageNotFoundError:
+        return False
+
+
+def _self_test() -> Line:
+    """Price a plan, and simulate it: two independent ways to the same seconds."""
+    from nest import Job, evaluate, load_cluster, load_model, simulate
+    from nest.evaluation.even import even_configuration
+
+    started = time.perf_counter()
+    model, cluster = load_model(CHECK[0]), load_cluster(CHECK[1], devices=CHECK[2])
+    job = Job(global_batch=64, seq_len=4096)
+    ways: dict[str, Any] = {"tp": 2, "pp": 4, "zero": 1}
+    plan = evaluate(model, cluster, job, even_configuration(model, cluster, job, **ways))
+    apart = plan.step_time_s / simulate(plan).step_time_s - 1.0
+    good = plan.feasible and abs(apart) < 0.01
+    return Line("Self-test", f"{'passed' if good else 'FAILED'}: {CHECK[0]} on {CHECK[2]} devices, "
+                f"priced and simulated, {100 * abs(apart):.1f} % apart, in "
+                f"{time.perf_counter() - started:.1f} s", good)
+
+
+def _text(found: list[Line]) -> str:
+    from nest.report.page import Page
+
+    page = Page(**output.page())
+    for line in found:
+        page.fact(line.name, line.text)
+    page.blank()
+    page.fact("Next", "`nest plan llama3-8b dgx-h100 --devices 64 --global-batch 512 --seq-len "
+              "8192` searches; measured figures of your own machines come from `nest calibrate` "
+              "and `nest learn`")
+    return page.text()
