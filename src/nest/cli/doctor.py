@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 from nest.cli import options, output
 
 EXTRAS = {
-    "dask": "studies on Dask clusters", "mpi": "studies over MPI", "onnx": "models from ONNX files",
-    "optuna": "searches over designs by Optuna", "parquet": "studies as Parquet files",
+    "dask": "studies on Dask clusters", "mcp": "nest mcp", "mpi": "studies over MPI",
+    "onnx": "models from ONNX files", "optuna": "searches over designs by Optuna",
+    "parquet": "studies as Parquet files",
     "plot": "pictures: --map, studies, validations", "ray": "studies on Ray clusters",
     "server": "nest serve", "torch": "models from PyTorch modules",
 }
@@ -26,7 +27,7 @@ CHECK = ("llama2-7b", "dgx-a100", 16)
 """The question of the self-test: model, cluster, devices."""
 
 
-class Line(NamedTuple):
+class Found(NamedTuple):
     """One finding."""
 
     name: str
@@ -35,9 +36,10 @@ class Line(NamedTuple):
 
 
 def doctor(as_json: options.Json = False) -> None:
-    """Check the installation: versions, threads, compiled code, extras, and a short self-test.
+    """Check the installation, with a short self-test.
 
-    Ends with exit code 70 if the self-test fails.
+    Shows versions, threads, compiled code and extras. Ends with exit code 70 if the self-test
+    fails.
     """
     found = [*_versions(), *_compiled(), *_extras(), _self_test()]
     output.emit(json.dumps([line._asdict() for line in found], indent=2) if as_json
@@ -46,23 +48,23 @@ def doctor(as_json: options.Json = False) -> None:
         raise RuntimeError("the self-test failed: see above; please report it")
 
 
-def _versions() -> Iterator[Line]:
+def _versions() -> Iterator[Found]:
     from nest import __version__
     from nest.search.threads import VARIABLES, thread_count
 
-    yield Line("NEST", f"{__version__}, Python {platform.python_version()}, "
+    yield Found("NEST", f"{__version__}, Python {platform.python_version()}, "
                f"{platform.system()} {platform.machine()}")
-    yield Line("Libraries", ", ".join(f"{name} {version(name)}" for name in LIBRARIES))
-    yield Line("Threads", f"{thread_count()} for a search ({' or '.join(VARIABLES)} sets another "
+    yield Found("Libraries", ", ".join(f"{name} {version(name)}" for name in LIBRARIES))
+    yield Found("Threads", f"{thread_count()} for a search ({' or '.join(VARIABLES)} sets another "
                "number)")
 
 
-def _compiled() -> Iterator[Line]:
+def _compiled() -> Iterator[Found]:
     from nest.search import compiled
 
     folder = compiled.cache_folder()
     if folder is None:
-        yield Line("Kernels", "no folder can be written for compiled code: each process compiles "
+        yield Found("Kernels", "no folder can be written for compiled code: each process compiles "
                    "anew (NUMBA_CACHE_DIR names a folder)")
         return
     missing = [name for name in compiled.SECONDS if not (folder / name).exists()]
@@ -70,10 +72,10 @@ def _compiled() -> Iterator[Line]:
     made = datetime.fromtimestamp(folder.stat().st_mtime, UTC)
     state = f"{ready} of {len(compiled.SECONDS)} are compiled, " + (
         f"last on {made:%Y-%m-%d}" if ready else "the first search compiles what it needs")
-    yield Line("Kernels", f"{state}; {_size(folder)} in {folder}")
+    yield Found("Kernels", f"{state}; {_size(folder)} in {folder}")
     old = [other for other in folder.parent.iterdir() if other.is_dir() and other != folder]
     if old:
-        yield Line("", f"of other versions: {len(old)} folder{'s' if len(old) > 1 else ''} beside "
+        yield Found("", f"of other versions: {len(old)} folder{'s' if len(old) > 1 else ''} beside "
                    f"it, {_size(*old)}, may be removed")
 
 
@@ -84,7 +86,7 @@ def _size(*folders: Path) -> str:
                             for file in folder.rglob("*") if file.is_file()), 3)
 
 
-def _extras() -> Iterator[Line]:
+def _extras() -> Iterator[Found]:
     there, missing = [], []
     for extra, adds in EXTRAS.items():
         # As in "uvicorn[standard]>=0.30; extra == 'server'".
@@ -95,9 +97,9 @@ def _extras() -> Iterator[Line]:
             there.append(extra)
         else:
             missing.append(f"{extra} ({adds})")
-    yield Line("Extras", ", ".join(there) or "none")
+    yield Found("Extras", ", ".join(there) or "none")
     if missing:
-        yield Line("Missing", "; ".join(missing) + ": pip install 'nest-planner[NAME]'")
+        yield Found("Missing", "; ".join(missing) + ": pip install 'nest-planner[NAME]'")
 
 
 def _installed(name: str) -> bool:
@@ -107,7 +109,7 @@ def _installed(name: str) -> bool:
         return False
 
 
-def _self_test() -> Line:
+def _self_test() -> Found:
     """Price a plan, and simulate it: two independent ways to the same seconds."""
     from nest import Job, evaluate, load_cluster, load_model, simulate
     from nest.evaluation.even import even_configuration
@@ -119,12 +121,12 @@ def _self_test() -> Line:
     plan = evaluate(model, cluster, job, even_configuration(model, cluster, job, **ways))
     apart = plan.step_time_s / simulate(plan).step_time_s - 1.0
     good = plan.feasible and abs(apart) < 0.01
-    return Line("Self-test", f"{'passed' if good else 'FAILED'}: {CHECK[0]} on {CHECK[2]} devices, "
-                f"priced and simulated, {100 * abs(apart):.1f} % apart, in "
+    return Found("Self-test", f"{'passed' if good else 'FAILED'}: {CHECK[0]} on {CHECK[2]} "
+                f"devices, priced and simulated, {100 * abs(apart):.1f} % apart, in "
                 f"{time.perf_counter() - started:.1f} s", good)
 
 
-def _text(found: list[Line]) -> str:
+def _text(found: list[Found]) -> str:
     from nest.report.page import Page
 
     page = Page(**output.page())

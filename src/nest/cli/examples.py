@@ -31,6 +31,8 @@ EXAMPLES = {
     "next": ("nest next llama2-7b dgx-a100 --job job.yaml --learned mine.yaml -o runs",),
     "replan": ("nest replan plan.json --without node17 -o next.json",),
     "serve": ("nest serve --port 8316", "nest serve --host 0.0.0.0 --token-file token.txt"),
+    "mcp": ("nest mcp --threads 2",),
+    "doctor": ("nest doctor",),
     "simulate": ("nest simulate plan.json --trace trace.json",),
     "validate": ("nest validate", "nest validate runs.csv -o priced.csv"),
     "list": ("nest list models",),

@@ -5,17 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from nest.cli import options, output
 from nest.cli.measured import check_yaml, hand_over
 from nest.cli.options import argument, fraction, number, text
 from nest.cli.progress import Follow, progress
 from nest.errors import InputError
-
-if TYPE_CHECKING:
-    from nest.evaluation.plans import Plan
-    from nest.measured.learning import Learned, Observation
 
 CANDIDATES = 60
 """Plans of which the next run is one (chosen)."""
@@ -86,6 +82,7 @@ def following(
     from nest.inputs import write_text_atomic
     from nest.measured.learning import following as choose
     from nest.measured.learning import load_learned
+    from nest.measured.learning.following import candidates
     from nest.report.learning_text import next_text
 
     known = load_learned(problem.learned)
@@ -94,7 +91,7 @@ def following(
         best = api.plan(subject, cluster, job, space=space.described(), threads=threads,
                         top=CANDIDATES, time_limit=time_limit, progress=follow)
     follow.reraise()
-    plans, points = _candidates(best, known)
+    plans, points = candidates(best, known)
     found = choose(known.observations, points, runs, worth)
 
     def write() -> None:
@@ -105,19 +102,3 @@ def following(
             write_text_atomic(Path(folder) / f"next-{place}.json", plans[one.number].to_json())
 
     output.deliver(partial(next_text, found, plans, folder, **output.page()), write)
-
-
-def _candidates(best: Plan, known: Learned) -> tuple[list[Plan], list[Observation]]:
-    """Distinct plans that were not run, and what their stack before it learned says of them."""
-    from nest.evaluation.evaluate import evaluate
-    from nest.measured.learning import observed, unlearned
-
-    inputs, done = best.inputs, {(one.degrees, one.sizes) for one in known.observations}
-    plans, points = [], []
-    for way in (best.configuration, *(one.configuration for one in best.alternatives)):
-        plan = evaluate(inputs.subject, inputs.cluster, inputs.job, way)
-        point = observed(unlearned(plan), plan.headline)
-        if (point.degrees, point.sizes) not in done:
-            plans.append(plan)
-            points.append(point)
-    return plans, points

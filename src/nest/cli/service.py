@@ -112,3 +112,20 @@ def serve(
         host=host, port=port, token=token_of(token_file), workers=workers or 0, folder=folder,
         store=store, seconds=time_limit, devices=most_devices, layers=most_layers, body=most_bytes,
         grace=grace), say)
+
+
+def mcp(threads: options.Threads = None) -> None:
+    """Offer the planner to assistants (Model Context Protocol).
+
+    It speaks over stdin and stdout. Tools: plan, evaluate, explain, compare, document,
+    launch_files, learn, next_runs, catalog, schema. AGENTS.md says how to use them.
+    """
+    from nest.cli.listing import DOCUMENTS, document
+    from nest.server.agents import server
+
+    def schema_of(name: str) -> dict[str, object]:
+        options.one_of("schema", name, DOCUMENTS)
+        return document(name)
+
+    options.check_counts(threads=threads)
+    server(schema_of, threads).run("stdio")

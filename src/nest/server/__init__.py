@@ -6,5 +6,5 @@ that nobody waits for.
 `studies` runs sweeps on the same workers, each from a process of its own (`apart`). `app` are the
 addresses, with their description in `schema`; `connections` bounds what comes before a request;
 `settings` are the limits; `running` starts and ends it all.
-Needs fastapi, uvicorn and prometheus_client.
+Needs fastapi, uvicorn and prometheus_client. `agents`: the tools of ``nest mcp`` (extra ``mcp``).
 """

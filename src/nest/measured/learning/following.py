@@ -13,8 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtr
 
-from nest.measured.learning.observations import Observation
+from nest.evaluation.evaluate import evaluate
+from nest.evaluation.plans import Plan
+from nest.measured.learning.learned import Learned
+from nest.measured.learning.observations import Observation, observed
 from nest.measured.learning.posterior import Array, Forecast, Posterior
+from nest.measured.learning.sources import unlearned
 
 SURE = 0.9
 """Chance to fit below which a run is a risk of memory."""
@@ -78,6 +82,25 @@ def following(
             "verdict": "ran", "seconds": seconds}))
         posterior = Posterior(told)
     return found
+
+
+def candidates(best: Plan, known: Learned) -> tuple[list[Plan], list[Observation]]:
+    """Distinct plans that were not run, and what their stack before it learned says of them.
+
+    Parameters
+    ----------
+    best : a plan with alternatives, of the stack that learned.
+    known : what it learned.
+    """
+    inputs, done = best.inputs, {(one.degrees, one.sizes) for one in known.observations}
+    plans, points = [], []
+    for way in (best.configuration, *(one.configuration for one in best.alternatives)):
+        plan = evaluate(inputs.subject, inputs.cluster, inputs.job, way)
+        point = observed(unlearned(plan), plan.headline)
+        if (point.degrees, point.sizes) not in done:
+            plans.append(plan)
+            points.append(point)
+    return plans, points
 
 
 def _best(
