@@ -8,7 +8,9 @@ own, all with the names and arguments that Kineto and Megatron-Core give them.
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -171,11 +173,11 @@ class Disturbed:
               speeds: tuple[float, float]) -> list[dict[str, Any]]:
         """Kernels of a slice; ``speeds``: times that own computing takes, and the slowest's."""
         length = one.end - one.start
-        if one.task < 0:
-            name = "multi_tensor_apply_kernel" if one.name == "optimizer" else ""
-            # the host is ahead of the device, which waits for gradients
-            return [_named(name, begin + one.start, length, args={"asked": begin + self.asked})] if name else [
-                _kernel("dp", begin + one.start, length)]
+        if one.task < 0 and one.name != "optimizer":
+            return [_kernel("dp", begin + one.start, length)]
+        if one.task < 0:  # the host is ahead of the device, which waits for gradients
+            return [_named("multi_tensor_apply_kernel", begin + one.start, length,
+                           {"asked": begin + self.asked})]
         task = order[one.task]
         traffic = min(length, sum(each.ahead if task.forward else each.back
                                   for each in work.chunks[task.chunk]))
@@ -198,11 +200,99 @@ def _event(kind: str, name: str, start: float, seconds: float) -> dict[str, Any]
             "dur": 1e6 * seconds, "args": {}}
 
 
-def _named(name: str, start: float, seconds: float, stream: int = 7,
-           args: Mapping[str, Any] = {}) -> dict[str, Any]:  # noqa: B006
-    return _event("kernel", name, start, seconds) | {"args": {"stream": stream, **args}}
+def _named(name: str, start: float, seconds: float, args: Mapping[str, Any] | None = None
+           ) -> dict[str, Any]:
+    return _event("kernel", name, start, seconds) | {"args": {"stream": 7, **(args or {})}}
 
 
 def _kernel(kind: str, start: float, seconds: float) -> dict[str, Any]:
-    return _named(CALLS[kind], start, seconds, 20 + len(kind),
-                  {"Process Group Description": GROUPS[kind], "Group size": 2})
+    return _named(CALLS[kind], start, seconds, {
+        "stream": 20 + [*CALLS].index(kind), "Process Group Description": GROUPS[kind],
+        "Group size": 2})
+
+
+# ---------------------------------------------------------------- other files
+
+
+def as_sqlite(trace: Path, path: Path) -> Path:
+    """A trace of Kineto as Nsight Systems exports it: nanoseconds, names in a table of their own.
+
+    Its kernels name no group of ranks.
+    """
+    events = json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
+    texts: dict[str, int] = {}
+    with closing(sqlite3.connect(path)) as base:
+        base.executescript(
+            "CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT NOT NULL);"
+            "CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INT, end INT, deviceId INT, contextId "
+            "INT, streamId INT, correlationId INT, demangledName INT, shortName INT);"
+            "CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start INT, end INT, globalTid INT, "
+            "correlationId INT, nameId INT);"
+            "CREATE TABLE NVTX_EVENTS (start INT, end INT, eventType INT, text TEXT, textId INT);")
+        for one in events:
+            start, end = (round(1e3 * at) for at in (one["ts"], one["ts"] + one["dur"]))
+            about = one["args"]
+            if one["cat"] == "kernel":
+                name = texts.setdefault(one["name"], len(texts) + 1)
+                base.execute("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?,?,0,1,?,?,?,?)",
+                             (start, end, about["stream"], about["correlation"], name, name))
+            elif one["cat"] == "cuda_runtime":
+                base.execute("INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?,?,0,?,0)",
+                             (start, end, about["correlation"]))
+            else:
+                base.execute("INSERT INTO NVTX_EVENTS VALUES (?,?,59,?,NULL)",
+                             (start, end, one["name"]))
+        base.executemany("INSERT INTO StringIds VALUES (?,?)",
+                         [(number, name) for name, number in texts.items()])
+        base.commit()
+    return path
+
+
+FRAMES = {
+    "parameters": ("torch/nn/modules/linear.py", "__init__"),
+    "gradients": ("megatron/core/distributed/param_and_grad_buffer.py", "allocate_grad_data"),
+    "optimizer": ("torch/optim/adam.py", "_init_group"),
+    "activations": ("torch/nn/modules/linear.py", "forward"),
+    "buffers": ("torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py", "foreach_all_gather"),
+    "untold": ("", "")}
+"""Frames in which allocations of a kind are made."""
+
+
+def snapshot_of(kinds: Mapping[str, int], peak: int = 0, reserved: int = 0, oom: int = 0
+                ) -> dict[str, Any]:
+    """A snapshot as torch.cuda.memory._snapshot returns it.
+
+    Parameters
+    ----------
+    kinds : bytes that are held by kind.
+    peak : bytes of activations that were held besides, and freed again.
+    reserved : bytes of the segment; default: all that was held.
+    oom : a request that ran out.
+    """
+    def frames(kind: str) -> list[dict[str, Any]]:
+        file, name = FRAMES[kind]
+        return [{"filename": "/lib/torch/_ops.py", "line": 1, "name": "__call__"},
+                {"filename": f"/lib/{file}", "line": 7, "name": name}] if file else []
+
+    at, blocks, trace = 4096, [], []
+    for kind, size in kinds.items():
+        blocks.append({"address": at, "size": size, "requested_size": size - 3, "frames":
+                       frames(kind), "state": "active_allocated"})
+        trace.append({"action": "alloc", "addr": at, "size": size, "stream": 0, "frames":
+                      frames(kind), "time_us": at})
+        at += size
+    if peak:
+        trace += [{"action": action, "addr": at, "size": peak, "stream": 0, "frames": some,
+                   "time_us": at} for action, some in (
+            ("alloc", frames("activations")), ("free_requested", []), ("free_completed", []))]
+    if oom:
+        trace.append({"action": "oom", "device_free": 1234, "size": oom, "stream": 0, "frames": []})
+    total = reserved or sum(kinds.values()) + peak
+    blocks.append({"address": at, "size": total - sum(kinds.values()), "requested_size": 0,
+                   "state": "inactive", "frames": []})
+    return {"segments": [{
+        "device": 0, "address": 4096, "total_size": total, "allocated_size": at - 4096,
+        "active_size": at - 4096, "requested_size": at, "stream": 0, "segment_type": "large",
+        "segment_pool_id": (0, 0), "is_expandable": False, "frames": [], "blocks": blocks}],
+        "device_traces": [trace], "allocator_settings": {"expandable_segments": False},
+        "external_annotations": []}

@@ -38,6 +38,8 @@ MOST_FILES = 64
 _STALLED = 0.5
 """Share of what slow steps take more that makes a part their cause (chosen)."""
 _SAME_PRICE = 1e-3
+_ANOTHER = 0.5
+"""Share of the price below which a trace is hardly of the plan (chosen)."""
 
 
 @takes(log="path", traces="texts", memory="texts", learned="path")
@@ -189,6 +191,9 @@ def _seconds(
     """Add the causes of a step."""
     printed = None if log is None or not len(log.steps) else divided(log.steps)
     every = [traced(plan, one, printed and printed.usual, notes) for one in lines]
+    notes += [f"{one.line.where}: its steps take less than half of the price; is it a trace of "
+              "whole steps of this plan?" for one in every
+              if one.length < _ANOTHER * plan.step_time_s]
     shown = compared(plan, every) if every else None
     one = None if shown is None else shown.one
     stack = plan.inputs.job.stack.name

@@ -11,8 +11,8 @@ from nest.inputs.base import Shown, Written
 
 CauseName = Literal[
     "computing", "update", "tp", "cp", "ep", "dp", "pp", "collectives", "copies", "gaps", "data",
-    "checkpoint", "evaluation", "collection", "stragglers", "waiting", "stalls", "drift",
-    "settings", "unexplained", "first", "restarts"]
+    "checkpoint", "evaluation", "collection", "stragglers", "stalls", "drift", "settings",
+    "unexplained", "first", "restarts"]
 TITLES: dict[str, str] = {
     "computing": "computing", "update": "optimizer",
     "tp": "exposed tensor-parallel traffic", "cp": "exposed context-parallel traffic",
@@ -20,8 +20,8 @@ TITLES: dict[str, str] = {
     "pp": "bubble and hand-overs", "collectives": "exposed collectives of unknown groups",
     "copies": "copies to and from the host", "gaps": "gaps of the host", "data": "data loading",
     "checkpoint": "checkpoints", "evaluation": "evaluation", "collection": "garbage collection",
-    "stragglers": "straggler", "waiting": "waiting for other ranks", "stalls": "slow steps",
-    "drift": "drift", "settings": "other settings than the plan's", "unexplained": "unexplained",
+    "stragglers": "straggler", "stalls": "slow steps", "drift": "drift",
+    "settings": "other settings than the plan's", "unexplained": "unexplained",
     "first": "first steps", "restarts": "restarts", "parameters": "parameters",
     "gradients": "gradients", "optimizer": "optimizer states", "activations": "activations",
     "buffers": "buffers", "fragments": "held by the allocator, not used"}

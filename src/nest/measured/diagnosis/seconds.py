@@ -305,8 +305,9 @@ def _evidence(
 ) -> tuple[str, ...]:
     """What shows that a part takes longer or shorter."""
     line, seconds = one.line, one.usual[name]
-    told = (f"{one.who}, {len(line.windows)} steps of {line.where}: {format_seconds(seconds)} a "
-            f"step, priced {format_seconds(priced[name])}")
+    steps = len(line.windows)
+    told = (f"{one.who}, {steps} step{'s' * (steps > 1)} of {line.where}: {_told(seconds)} a "
+            f"step, priced {_told(priced[name])}")
     if name == "pp" and abs(after["pp"] - priced["pp"]) > 0.01 * (priced["pp"] + 1e-9):
         told += f" ({format_seconds(after['pp'])} with the measured computing and traffic)"
     found = [told]
@@ -318,21 +319,25 @@ def _evidence(
         found.append(", ".join(f"{'other kernels' if kind == 'kernels' else kind} "
                                f"{100 * share / busy:.0f} %" for kind, share in shares))
     if name in KINDS[:KINDS.index("data")] or name == "computing":
-        steps = len(line.windows)
         found += [f"{text}: {calls / steps:.3g} a step, {format_seconds(took / steps)}"
                   for text, calls, took in line.largest(kinds, 2)]
     elif name in IDLE:
         found.append("no kernel runs meanwhile: the host is in "
                      + (next((each.name[:60] for each in line.spans), "it")))
     elif name == "gaps" and line.on_device and seconds > 0.0:
-        found.append(f"{100 * line.late_share:.0f} % of it: the host had not launched the next kernel")
+        found.append(f"{100 * line.late_share:.0f} % of it: the host had not launched the next "
+                     "kernel")
     if len(every) > 1:
         found.append("by rank: " + _list(
-            [f"{each.who.removeprefix('rank ')} {format_seconds(each.usual[name], 3)}"
-             for each in every]))
-    elif name in COLLECTIVES and seconds > priced[name]:
-        found.append("one rank alone does not tell slow links from a wait for other ranks")
+            [f"{each.who.removeprefix('rank ')} {_told(each.usual[name])}" for each in every]))
+    if name in COLLECTIVES and seconds > priced[name]:
+        found.append("traces do not tell slow links from a wait for a rank that is not traced")
     return tuple(found)
+
+
+def _told(seconds: float) -> str:
+    """Seconds in words; below a nanosecond none."""
+    return format_seconds(seconds if seconds > 1e-9 else 0.0)
 
 
 def _list(texts: Sequence[str], most: int = 8) -> str:

@@ -311,11 +311,19 @@ def timeline(
         ends = [one.end for one in own if known.optimizers.search(one.name)]
         marks, stop = ends[:-1], ends[-1] if len(ends) > 1 else None
     kept = tuple(one for one in own if any(known.spans[kind].search(one.name) for kind in IDLE))
-    return Timeline(where, rank, tuple(work), kinds_of(work, degrees), kept,
-                    _windows(work, marks, stop), bool(marks), on_device)
+    kinds = kinds_of(work, degrees)
+    asked = np.array([one.start if one.launched is None else one.launched for one in work])
+    for one in own:
+        if known.optimizers.search(one.name):
+            kinds[(asked >= one.start) & (asked < one.end) & (kinds < len(COMPUTING))] = (
+                KINDS.index("update"))
+    return Timeline(where, rank, tuple(work), kinds, kept, _windows(work, asked, marks, stop),
+                    bool(marks), on_device)
 
 
-def _windows(work: Sequence[Piece], marks: Sequence[float], stop: float | None) -> Floats:
+def _windows(
+    work: Sequence[Piece], asked: Floats, marks: Sequence[float], stop: float | None
+) -> Floats:
     """Windows of the steps that begin at some moments of the host; the last one ends at ``stop``.
 
     A device follows its host later: a step ends where the first work of the next one begins.
@@ -323,7 +331,6 @@ def _windows(work: Sequence[Piece], marks: Sequence[float], stop: float | None) 
     last = max(one.end for one in work)
     if not marks or stop is None:
         return np.array([[work[0].start, last]])
-    asked = np.array([one.start if one.launched is None else one.launched for one in work])
     order = np.argsort(asked, kind="stable")
     starts = np.array([one.start for one in work])[order]
     firsts = np.searchsorted(asked[order], [*marks, stop])
