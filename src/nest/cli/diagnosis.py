@@ -13,7 +13,7 @@ def diagnose(
     file: Annotated[str, argument("The plan that ran, as `nest plan -o` writes it.", "PLAN.json")],
     log: Annotated[str | None, argument(
         "What the run printed (docs/read.md); may be left out beside a trace or a snapshot.",
-        "[train.log]")] = None,
+        "train.log")] = None,
     trace: Annotated[list[str] | None, text(
         "A trace of some steps of one rank: .json or .json.gz of torch.profiler, or .sqlite of "
         "`nsys export --type sqlite`; may be repeated for other ranks.", "FILE")] = None,

@@ -282,7 +282,7 @@ def _beside(log: RunLog, plan: Plan) -> tuple[Cause, ...]:
     more = float((log.first - usual).sum()) if len(log.first) else 0.0
     if more > 0.0 and usual:
         found.append(Cause(name="first", seconds=more, evidence=(
-            f"{log.where}: {log.left_out} first steps of {log.restarts + 1} starts take "
+            f"{log.where}: first steps of each start, {log.left_out} in all, take "
             f"{format_seconds(float(log.first.sum()))}, as many later ones "
             f"{format_seconds(usual * log.left_out)}",), advice=advice("first", stack)))
     if log.restarts:
