@@ -18,7 +18,7 @@ EXAMPLES = {
     ),
     "diagnose": (
         "nest diagnose plan.json train.log",
-        "nest diagnose plan.json train.log --trace rank0.json.gz --trace rank1.json.gz",
+        "nest diagnose plan.json train.log --trace rank0.json --trace rank1.json",
     ),
     "explain": ("nest explain plan.json",),
     "export": ("nest export plan.json --to megatron -o launch",),

@@ -19,7 +19,6 @@ from nest import __version__
 from nest.cli.bench import app as bench
 from nest.cli.capture import capture
 from nest.cli.compare import compare
-from nest.cli.diagnosis import diagnose
 from nest.cli.evaluate import evaluate
 from nest.cli.learning import following, learn
 from nest.cli.listing import schema, show
@@ -27,7 +26,7 @@ from nest.cli.measured import calibrate, profile, validate
 from nest.cli.naming import App
 from nest.cli.output import UNWRITTEN, emit, say, tolerate, unwritten
 from nest.cli.plan import plan
-from nest.cli.plan_commands import explain, export, replan, simulate
+from nest.cli.plan_commands import diagnose, explain, export, replan, simulate
 from nest.cli.read import improve, read
 from nest.cli.service import ask, serve
 from nest.cli.sweep import app as sweep

@@ -15,7 +15,14 @@ import nest
 from nest.evaluation.even import even_configuration
 from nest.measured.diagnosis import Diagnosis, diagnose
 from nest.measured.diagnosis.steps import divided
-from nest.measured.diagnosis.timeline import Degrees, Group, Piece, Span, kinds_of, timeline
+from nest.measured.diagnosis.timeline import (
+    DeviceWork,
+    HostSpan,
+    PlanDegrees,
+    RankGroup,
+    kinds_of,
+    timeline,
+)
 
 RANKS = (0, 1, 2, 9)
 FLAT, PIPELINE = {"tp": 4, "pp": 1, "zero": 1}, {"tp": 2, "pp": 2, "zero": 1}
@@ -216,10 +223,11 @@ def test_what_was_learned_is_the_price(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- traces
 
 
-D = Degrees(tp=4, cp=1, ep=1, dp=4, pp=1)
+D = PlanDegrees(tp=4, cp=1, ep=1, dp=4, pp=1)
 
 
-def line(*pieces: Piece, spans: tuple[Span, ...] = (), degrees: Degrees = D) -> dict[str, float]:
+def line(*pieces: DeviceWork, spans: tuple[HostSpan, ...] = (), degrees: PlanDegrees = D
+         ) -> dict[str, float]:
     from nest.measured.diagnosis.timeline import KINDS
 
     found = timeline("t.json", None, pieces, spans, degrees)
@@ -228,20 +236,22 @@ def line(*pieces: Piece, spans: tuple[Span, ...] = (), degrees: Degrees = D) -> 
 
 
 def test_seconds_count_once() -> None:
-    tp, dp = (Group(f"mesh_{name}", 4) for name in ("tp", "dp_shard"))
-    found = line(Piece("gemm", 1.0, 3.0), Piece("relu", 2.0, 4.0), Piece("gemm", 7.0, 8.0),
-                 Piece("ncclDevKernel_AllReduce", 3.5, 5.0, 9, tp),
-                 Piece("ncclDevKernel_AllGather", 1.5, 6.0, 8, dp))
+    tp, dp = (RankGroup(f"mesh_{name}", 4) for name in ("tp", "dp_shard"))
+    found = line(DeviceWork("gemm", 1.0, 3.0), DeviceWork("relu", 2.0, 4.0),
+                 DeviceWork("gemm", 7.0, 8.0),
+                 DeviceWork("ncclDevKernel_AllReduce", 3.5, 5.0, 9, tp),
+                 DeviceWork("ncclDevKernel_AllGather", 1.5, 6.0, 8, dp))
     assert found == {"products": 3.0, "kernels": 1.0, "tp": 1.0, "dp": 1.0, "gaps": 1.0}
 
 
 def test_the_host_counts_while_it_has_launched_nothing() -> None:
-    dp = Piece("ncclDevKernel_AllGather", 1.0, 5.0, 8, Group("DATA_PARALLEL_GROUP", 4), 0.5)
-    first = Piece("gemm", 1.0, 2.0, launched=0.9)
-    late, early = (Piece("gemm", 5.0, 6.0, launched=at) for at in (4.0, 1.5))
+    dp = DeviceWork("ncclDevKernel_AllGather", 1.0, 5.0, 8, RankGroup("DATA_PARALLEL_GROUP", 4),
+                    0.5)
+    first = DeviceWork("gemm", 1.0, 2.0, launched=0.9)
+    late, early = (DeviceWork("gemm", 5.0, 6.0, launched=at) for at in (4.0, 1.5))
     assert line(dp, first, late) == {"products": 2.0, "dp": 1.0, "gaps": 2.0}
     assert line(dp, first, early) == {"products": 2.0, "dp": 3.0}
-    loading = Span("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 2.5, 3.5)
+    loading = HostSpan("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 2.5, 3.5)
     assert line(dp, first, late, spans=(loading,)) == {
         "products": 2.0, "dp": 1.0, "gaps": 1.0, "data": 1.0}
 
@@ -264,18 +274,18 @@ def test_the_host_counts_while_it_has_launched_nothing() -> None:
     ("void flash_fwd_kernel<Flash_fwd_kernel_traits<128>>", "", None, D, "attention"),
     ("void at::native::vectorized_elementwise_kernel<4, lambda(float)#1>", "", None, D, "kernels"),
     ("multi_tensor_apply_kernel<FusedAdamMathFunctor>", "", None, D, "update")])
-def test_kinds_of_kernels(name: str, description: str, size: int | None, degrees: Degrees,
+def test_kinds_of_kernels(name: str, description: str, size: int | None, degrees: PlanDegrees,
                           kind: str) -> None:
     from nest.measured.diagnosis.timeline import KINDS
 
-    piece = Piece(name, 0.0, 1.0, 3, Group(description, size))
+    piece = DeviceWork(name, 0.0, 1.0, 3, RankGroup(description, size))
     assert KINDS[kinds_of([piece], degrees)[0]] == kind
 
 
 def test_collectives_of_one_stream_are_of_one_group() -> None:
     from nest.measured.diagnosis.timeline import KINDS
 
-    gather, shift = (Piece(f"ncclDevKernel_{name}", 0.0, 1.0, 3)
+    gather, shift = (DeviceWork(f"ncclDevKernel_{name}", 0.0, 1.0, 3)
                      for name in ("AllGather", "SendRecv"))
     degrees = D._replace(cp=2, pp=2, tp=1)
     assert [KINDS[n] for n in kinds_of([gather], degrees)] == ["collectives"]

@@ -23,9 +23,9 @@ from nest.measured.diagnosis.result import (
     MemoryDiagnosis,
     OutOfMemory,
     PartSeconds,
-    Source,
+    SourceFile,
 )
-from nest.measured.diagnosis.seconds import Traced, compared, degrees_of, traced
+from nest.measured.diagnosis.seconds import TracedRank, compared, degrees_of, traced
 from nest.measured.diagnosis.steps import StepParts, divided
 from nest.measured.diagnosis.timeline import Timeline, advice
 from nest.measured.learning import load_learned
@@ -68,19 +68,19 @@ def diagnose(
         if len(some) > MOST_FILES:
             raise InputError(f"{name}: got {len(some)}; allowed: at most {MOST_FILES}")
     notes: list[str] = []
-    sources = [Source(file="PLAN", kind="plan")]
+    sources = [SourceFile(file="PLAN", kind="plan")]
     priced = _priced(plan, learned, notes, sources)
     causes: list[Cause] = []
     printed = None if log is None else logs.read(log)
     if printed is not None:
-        sources.append(Source(file=printed.where, kind="log", steps=len(printed.steps)))
+        sources.append(SourceFile(file=printed.where, kind="log", steps=len(printed.steps)))
         notes += printed.notes
     run = priced if printed is None else _as_run(priced, printed, causes, notes)
     seen = [_trace(one, run) for one in traces]
-    sources += [Source(file=one.where, kind="trace", rank=one.rank,
+    sources += [SourceFile(file=one.where, kind="trace", rank=one.rank,
                        steps=len(one.windows) if one.counted else None) for one in seen]
     shots = [snapshot.read(one) for one in memory]
-    sources += [Source(file=one.where, kind="snapshot", rank=one.rank) for one in shots]
+    sources += [SourceFile(file=one.where, kind="snapshot", rank=one.rank) for one in shots]
     measured = _seconds(run, printed, seen, causes, notes)
     if measured.mean is not None:
         rest = measured.mean - math.fsum((priced.step_time_s, *(one.seconds for one in causes)))
@@ -97,14 +97,14 @@ def diagnose(
         out_of_memory=_out(run, printed, shots), sources=tuple(sources), notes=tuple(notes))
 
 
-def _priced(plan: Plan, learned: Path | None, notes: list[str], sources: list[Source]) -> Plan:
+def _priced(plan: Plan, learned: Path | None, notes: list[str], sources: list[SourceFile]) -> Plan:
     """The plan with the prices of today, or with what was learned."""
     inputs = plan.inputs
     job: Job = inputs.job
     if learned is not None:
         known = load_learned(learned)
         job = job.replace(stack=known.taught())
-        sources.append(Source(file=shorten(os.fspath(learned), 300)[1:-1], kind="learned"))
+        sources.append(SourceFile(file=shorten(os.fspath(learned), 300)[1:-1], kind="learned"))
     found = evaluate(inputs.subject, inputs.cluster, job, plan.configuration)
     if learned is None and abs(found.step_time_s / plan.step_time_s - 1.0) > _SAME_PRICE:
         notes.append(f"the plan says {format_seconds(plan.step_time_s)} a step; this version "
@@ -175,7 +175,7 @@ class _Measured(NamedTuple):
 
     mean: float | None
     usual: float | None
-    one: Traced | None
+    one: TracedRank | None
     parts: tuple[PartSeconds, ...]
 
 
@@ -219,7 +219,7 @@ def _seconds(
     return _Measured(mean, usual, one, () if shown is None else shown.parts)
 
 
-def _part_of(every: Iterable[Traced]) -> CauseName | None:
+def _part_of(every: Iterable[TracedRank]) -> CauseName | None:
     """The part that makes slow steps slow; None: traces have none, or none has most of it."""
     for one in every:
         more = sum(one.slow.values())
@@ -229,7 +229,7 @@ def _part_of(every: Iterable[Traced]) -> CauseName | None:
     return None
 
 
-def _slow(log: RunLog, printed: StepParts, every: Sequence[Traced], stack: str) -> Cause:
+def _slow(log: RunLog, printed: StepParts, every: Sequence[TracedRank], stack: str) -> Cause:
     """Slow steps of a log, by the part that a trace of one shows."""
     name: CauseName = _part_of(every) or "stalls"
     at = [str(one) for one in log.lines[printed.slow_at[:6]]]

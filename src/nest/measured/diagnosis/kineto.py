@@ -12,7 +12,15 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from nest.measured.diagnosis.timeline import Degrees, Group, Piece, Span, Timeline, names, rank_in
+from nest.measured.diagnosis.timeline import (
+    DeviceWork,
+    HostSpan,
+    PlanDegrees,
+    RankGroup,
+    Timeline,
+    names,
+    rank_in,
+)
 from nest.measured.diagnosis.timeline import timeline as made
 from nest.measured.profiles.torch_trace import DEVICE_WORK, LAUNCHES, timed, trace_document
 from nest.units import shorten
@@ -24,7 +32,7 @@ _MICRO = 1e-6
 Event = Mapping[str, Any]
 
 
-def read(path: str | os.PathLike[str], degrees: Degrees) -> Timeline:
+def read(path: str | os.PathLike[str], degrees: PlanDegrees) -> Timeline:
     """The trace of a rank, .json or .json.gz.
 
     Raises
@@ -53,27 +61,27 @@ def _number(event: Event, name: str) -> int | None:
     return found if type(found) is int and 0 <= found < 2**63 else None
 
 
-def _span(event: Event) -> Span:
+def _span(event: Event) -> HostSpan:
     start = _MICRO * event["ts"]
-    return Span(str(event.get("name"))[:200], start, start + _MICRO * event["dur"])
+    return HostSpan(str(event.get("name"))[:200], start, start + _MICRO * event["dur"])
 
 
-def _piece(event: Event, launched: Mapping[int | None, float]) -> Piece:
+def _piece(event: Event, launched: Mapping[int | None, float]) -> DeviceWork:
     about, start = event.get("args", {}), _MICRO * event["ts"]
-    group = Group(str(about.get("Process Group Description", ""))[:200],
+    group = RankGroup(str(about.get("Process Group Description", ""))[:200],
                   _number(event, "Group size"))
-    return Piece(str(event.get("name"))[:300], start, start + _MICRO * event["dur"],
+    return DeviceWork(str(event.get("name"))[:300], start, start + _MICRO * event["dur"],
                  _number(event, "stream") or 0, group,
                  launched.get(_number(event, "correlation")),
                  event.get("cat") == "gpu_memcpy")
 
 
-def _operators(host: Sequence[Event]) -> Iterator[Piece]:
+def _operators(host: Sequence[Event]) -> Iterator[DeviceWork]:
     """Operators of the host, also those inside others; collectives are annotations."""
     collectives = names().collectives.values()
     for one in host:
         span = _span(one)
         if any(form.search(span.name) for form in collectives):
-            yield Piece(span.name, span.start, span.end, 1)
+            yield DeviceWork(span.name, span.start, span.end, 1)
         elif one.get("cat") == "cpu_op":
-            yield Piece(span.name, span.start, span.end)
+            yield DeviceWork(span.name, span.start, span.end)

@@ -21,9 +21,9 @@ from typing import Any
 from nest.errors import InputError
 from nest.measured.diagnosis.timeline import (
     MOST_WORK,
-    Degrees,
-    Piece,
-    Span,
+    DeviceWork,
+    HostSpan,
+    PlanDegrees,
     Timeline,
     rank_in,
 )
@@ -43,7 +43,7 @@ _NANO, _LATEST = 1e-9, 2**62
 _COPY_NAMES = {1: "copy of the host to the device", 2: "copy of the device to the host"}
 
 
-def read(path: str | os.PathLike[str], degrees: Degrees) -> Timeline:
+def read(path: str | os.PathLike[str], degrees: PlanDegrees) -> Timeline:
     """The report of one rank: of several devices, the one that worked most.
 
     Raises
@@ -148,7 +148,7 @@ def _times(start: Any, end: Any) -> tuple[float, float] | None:
 
 def _kernels(
     base: sqlite3.Connection, tables: dict[str, frozenset[str]], texts: dict[int, str], where: str
-) -> Iterator[tuple[int, Piece]]:
+) -> Iterator[tuple[int, DeviceWork]]:
     """Kernels and copies, with their device."""
     calls: dict[Any, float] = {}
     if {"start", "correlationId"} <= tables.get(CALLS, frozenset()):
@@ -178,13 +178,13 @@ def _kernels(
                 continue
             else:
                 name = _COPY_NAMES[first]
-            yield (device if type(device) is int else 0), Piece(
+            yield (device if type(device) is int else 0), DeviceWork(
                 name, *times, stream=stream if type(stream) is int else 0,
                 launched=calls.get(number), copy=table == COPIES)
 
 
 def _spans(base: sqlite3.Connection, tables: dict[str, frozenset[str]], texts: dict[int, str]
-           ) -> Iterator[Span]:
+           ) -> Iterator[HostSpan]:
     """Ranges of the host."""
     there = tables.get(RANGES, frozenset())
     if not {"start", "end"} <= there:
@@ -195,4 +195,4 @@ def _spans(base: sqlite3.Connection, tables: dict[str, frozenset[str]], texts: d
         times = _times(start, end)
         name = text if isinstance(text, str) else texts.get(number)
         if times is not None and name:
-            yield Span(name[:200], *times)
+            yield HostSpan(name[:200], *times)

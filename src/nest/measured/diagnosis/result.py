@@ -48,7 +48,7 @@ class MemoryCause(Written):
     advice: tuple[str, ...] = Field((), description="what to try")
 
 
-class Source(Written):
+class SourceFile(Written):
     """A file that was read."""
 
     file: str
@@ -107,7 +107,7 @@ class Diagnosis(Shown):
     parts: tuple[PartSeconds, ...] = Field((), description="of a trace; empty without one")
     memory: tuple[MemoryDiagnosis, ...] = ()
     out_of_memory: tuple[OutOfMemory, ...] = ()
-    sources: tuple[Source, ...] = ()
+    sources: tuple[SourceFile, ...] = ()
     notes: tuple[str, ...] = Field((), description="what was left out or is in doubt")
     schema_: Annotated[Literal["nest.diagnosis/1"], Field(alias="schema")] = "nest.diagnosis/1"
 

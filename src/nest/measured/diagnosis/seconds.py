@@ -25,7 +25,7 @@ from nest.measured.diagnosis.timeline import (
     COMPUTING,
     IDLE,
     KINDS,
-    Degrees,
+    PlanDegrees,
     Timeline,
     advice,
 )
@@ -43,7 +43,7 @@ _FACTOR = (0.01, 100.0)
 Parts = Mapping[str, float]
 
 
-class Traced(NamedTuple):
+class TracedRank(NamedTuple):
     """One rank in its steps."""
 
     line: Timeline
@@ -67,10 +67,10 @@ class Traced(NamedTuple):
         return self.length - sum(self.usual[name] for name in COLLECTIVES)
 
 
-def degrees_of(plan: Plan) -> Degrees:
+def degrees_of(plan: Plan) -> PlanDegrees:
     """Ranks of the groups of a plan."""
     one, way = plan.stages[0], plan.parallelism
-    return Degrees(one.tp, one.cp, one.ep, way.outer_dp * one.dp_in, way.pp)
+    return PlanDegrees(one.tp, one.cp, one.ep, way.outer_dp * one.dp_in, way.pp)
 
 
 def stage_of(plan: Plan, rank: int | None, where: str) -> int | None:
@@ -157,7 +157,7 @@ def without_host(plan: Plan) -> Plan:
 # ---------------------------------------------------------------- traces
 
 
-def traced(plan: Plan, line: Timeline, usual_s: float | None, notes: list[str]) -> Traced:
+def traced(plan: Plan, line: Timeline, usual_s: float | None, notes: list[str]) -> TracedRank:
     """A trace as seconds of a step.
 
     Parameters
@@ -188,7 +188,7 @@ def traced(plan: Plan, line: Timeline, usual_s: float | None, notes: list[str]) 
     if not fast.all():
         more = _parts(rows[~fast].mean(axis=0))
         slow = {name: more[name] - usual[name] for name in PARTS}
-    return Traced(line, stage, usual, float(lengths[fast].mean()), slow, float(lengths.mean()))
+    return TracedRank(line, stage, usual, float(lengths[fast].mean()), slow, float(lengths.mean()))
 
 
 def _parts(row: Iterable[float]) -> dict[str, float]:
@@ -198,17 +198,17 @@ def _parts(row: Iterable[float]) -> dict[str, float]:
     return found
 
 
-class Compared(NamedTuple):
+class StepCauses(NamedTuple):
     """What traces show."""
 
     causes: list[Cause]
     """They add up from the price to ``length``."""
     parts: tuple[PartSeconds, ...]
-    one: Traced
+    one: TracedRank
     """The rank that was compared."""
 
 
-def compared(plan: Plan, every: Sequence[Traced]) -> Compared:
+def compared(plan: Plan, every: Sequence[TracedRank]) -> StepCauses:
     """Causes of the traced steps against the plan.
 
     Parameters
@@ -265,7 +265,7 @@ def compared(plan: Plan, every: Sequence[Traced]) -> Compared:
             advice=advice("stragglers", plan.inputs.job.stack.name)))
     shown = tuple(PartSeconds(name=name, priced=own[name], measured=one.usual[name])
                   for name in PARTS if own[name] > 0.0 or one.usual[name] > 0.0)
-    return Compared(found, shown, one)
+    return StepCauses(found, shown, one)
 
 
 def _shares(parts: Sequence[str], priced: Parts, measured: Parts) -> dict[str, float]:
@@ -301,7 +301,7 @@ def _merge_unknown(bars: dict[str, float], unknown: float) -> None:
 
 
 def _evidence(
-    name: str, one: Traced, every: Sequence[Traced], priced: Parts, after: Parts
+    name: str, one: TracedRank, every: Sequence[TracedRank], priced: Parts, after: Parts
 ) -> tuple[str, ...]:
     """What shows that a part takes longer or shorter."""
     line, seconds = one.line, one.usual[name]

@@ -38,7 +38,7 @@ MOST_STEPS = 100
 _RANK = re.compile(r"rank[-_ .]?(\d{1,6})", re.IGNORECASE)
 
 
-class Group(NamedTuple):
+class RankGroup(NamedTuple):
     """What a trace says of a collective."""
 
     description: str = ""
@@ -47,7 +47,7 @@ class Group(NamedTuple):
     """Ranks of the group."""
 
 
-class Piece(NamedTuple):
+class DeviceWork(NamedTuple):
     """A kernel, a collective or a copy; of the host where no device was traced."""
 
     name: str
@@ -55,13 +55,13 @@ class Piece(NamedTuple):
     """Seconds of the trace's clock."""
     end: float
     stream: int = 0
-    group: Group = Group()
+    group: RankGroup = RankGroup()
     launched: float | None = None
     """When the host asked for it; None: not told."""
     copy: bool = False
 
 
-class Span(NamedTuple):
+class HostSpan(NamedTuple):
     """Something that the host did."""
 
     name: str
@@ -69,7 +69,7 @@ class Span(NamedTuple):
     end: float
 
 
-class Names(NamedTuple):
+class TraceNames(NamedTuple):
     """causes.yaml, compiled."""
 
     kernels: Mapping[str, re.Pattern[str]]
@@ -86,7 +86,7 @@ class Names(NamedTuple):
 
 
 @cache
-def names() -> Names:
+def names() -> TraceNames:
     """What traces, snapshots and logs call things."""
     data: Mapping[str, Any] = read_description(Path(__file__).with_name("causes.yaml"))
 
@@ -95,7 +95,7 @@ def names() -> Names:
             return re.compile(value)
         return {name: re.compile(form) for name, form in value.items()}
 
-    return Names(**{name: value if name in ("dimensions", "advice") else compiled(value)
+    return TraceNames(**{name: value if name in ("dimensions", "advice") else compiled(value)
                     for name, value in data.items()})
 
 
@@ -116,7 +116,7 @@ def rank_in(path: str | os.PathLike[str]) -> int | None:
 # ---------------------------------------------------------------- kinds
 
 
-class Degrees(NamedTuple):
+class PlanDegrees(NamedTuple):
     """Ranks in each dimension of a plan."""
 
     tp: int
@@ -137,7 +137,7 @@ class Degrees(NamedTuple):
 
 
 @cache
-def _kind(name: str, group: Group, copy: bool, degrees: Degrees) -> tuple[str, ...]:
+def _kind(name: str, group: RankGroup, copy: bool, degrees: PlanDegrees) -> tuple[str, ...]:
     """The kinds that a piece of work may be of; of computing and copies one."""
     known = names()
     if copy:
@@ -159,7 +159,7 @@ def _kind(name: str, group: Group, copy: bool, degrees: Degrees) -> tuple[str, .
             or tuple(one for one in every if degrees.runs(one, None)))
 
 
-def kinds_of(pieces: Sequence[Piece], degrees: Degrees) -> npt.NDArray[np.int64]:
+def kinds_of(pieces: Sequence[DeviceWork], degrees: PlanDegrees) -> npt.NDArray[np.int64]:
     """Number in :data:`KINDS` of each piece, shape (N,).
 
     A communicator has a stream of its own (PyTorch's ProcessGroupNCCL): collectives whose group is
@@ -188,11 +188,11 @@ class Timeline:
     where: str
     rank: int | None
     """None: not told."""
-    pieces: tuple[Piece, ...]
+    pieces: tuple[DeviceWork, ...]
     """By start."""
     kinds: npt.NDArray[np.int64]
     """Of the pieces, shape (N,)."""
-    spans: tuple[Span, ...]
+    spans: tuple[HostSpan, ...]
     """Of the host, of the kinds :data:`IDLE`."""
     windows: Floats
     """Start and end of steps, each the next one's start, shape (S, 2)."""
@@ -244,7 +244,7 @@ class Timeline:
         return self.windows[:, 1] - self.windows[:, 0]
 
     def largest(self, kinds: Iterable[str], most: int = 3) -> list[tuple[str, int, float]]:
-        """Names of the longest work of some kinds: calls and seconds in all windows."""
+        """TraceNames of the longest work of some kinds: calls and seconds in all windows."""
         wanted = [KINDS.index(kind) for kind in kinds]
         found: dict[str, tuple[int, float]] = {}
         low, high = self.windows[0, 0], self.windows[-1, 1]
@@ -283,8 +283,8 @@ def _merged(edges: Floats) -> Floats:
 
 
 def timeline(
-    where: str, rank: int | None, pieces: Iterable[Piece], spans: Iterable[Span],
-    degrees: Degrees, on_device: bool = True,
+    where: str, rank: int | None, pieces: Iterable[DeviceWork], spans: Iterable[HostSpan],
+    degrees: PlanDegrees, on_device: bool = True,
 ) -> Timeline:
     """A trace in order, with its steps.
 
@@ -322,7 +322,7 @@ def timeline(
 
 
 def _windows(
-    work: Sequence[Piece], asked: Floats, marks: Sequence[float], stop: float | None
+    work: Sequence[DeviceWork], asked: Floats, marks: Sequence[float], stop: float | None
 ) -> Floats:
     """Windows of the steps that begin at some moments of the host; the last one ends at ``stop``.
 
