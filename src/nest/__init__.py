@@ -20,6 +20,7 @@ __all__ = [
     "Cluster",
     "Configuration",
     "Device",
+    "Diagnosis",
     "Improvement",
     "InfeasibleError",
     "InputError",
@@ -41,6 +42,7 @@ __all__ = [
     "Stack",
     "StageConfiguration",
     "UnsupportedError",
+    "diagnose",
     "evaluate",
     "explain",
     "export",
@@ -77,12 +79,14 @@ _HOME = {
     "plan": "api",
     "plan_batches": "api",
     "evaluate": "evaluation.evaluate",
+    "diagnose": "measured.diagnosis",
     "explain": "explanation.explanation",
     "export": "frameworks.targets",
     "from_torch": "model.capture",
     "load_graph": "model.capture",
     "improve": "frameworks.improving",
     "Improvement": "frameworks.improvement",
+    "Diagnosis": "measured.diagnosis",
     "learn": "measured.learning",
     "load_learned": "measured.learning",
     "read": "frameworks.reader",
@@ -140,6 +144,7 @@ if TYPE_CHECKING:
         load_space,
     )
     from nest.inputs.catalog import list_clusters, list_devices, list_models, list_stacks
+    from nest.measured.diagnosis import Diagnosis, diagnose
     from nest.measured.learning import learn, load_learned
     from nest.measured.logs import RunLog
     from nest.model.capture import from_torch, load_graph
@@ -167,6 +172,12 @@ def _replan_report(found: Replan, *page: Any) -> str:
     return replan_text(found, *page)
 
 
+def _diagnosis_report(found: Diagnosis, *page: Any) -> str:
+    from nest.report.diagnosis_text import diagnosis_text
+
+    return diagnosis_text(found, *page)
+
+
 def _improvement_report(found: Improvement, *page: Any) -> str:
     from nest.frameworks.improving import improvement_text
 
@@ -181,7 +192,8 @@ def _job_of(log: RunLog) -> Reading:
 
 texts.JOBS.update(RunLog=_job_of)
 texts.REPORTS.update(
-    Plan=_plan_report, Replan=_replan_report, Improvement=_improvement_report)
+    Plan=_plan_report, Replan=_replan_report, Improvement=_improvement_report,
+    Diagnosis=_diagnosis_report)
 
 
 def __getattr__(name: str) -> Any:

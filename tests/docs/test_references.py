@@ -104,6 +104,10 @@ OTHERS_FILES = frozenset({
     "mlperf_logging/mllog/constants.py", "src/megatron/bridge/training/setup.py",
     "src/axolotl/cli/config.py", "src/maxtext/configs/pyconfig.py",
     "src/transformers/configuration_utils.py", "torchtitan/train.py",
+    # of traces and snapshots
+    "Lib/pickletools.py", "megatron/core/distributed/param_and_grad_buffer.py",
+    "torch/cuda/_memory_viz.py", "torch/cuda/memory.py", "torch/nn/modules/linear.py",
+    "torch/optim/adam.py",
 })
 """Files of other projects, cited as sources, and files that are exported."""
 OTHERS_NAMES = frozenset({
@@ -125,6 +129,8 @@ OTHERS_NAMES = frozenset({
     "sendrecv_perf",
     # torchtitan, DeepSpeed
     "Trainer.Config", "deepspeed.initialize",
+    # snapshots of PyTorch, pickles
+    "_dump_snapshot", "_snapshot", "find_class", "pickle.Unpickler",
     # SciPy
     "scipy.cluster.hierarchy",
 })

@@ -16,6 +16,10 @@ EXAMPLES = {
     "compare": (
         "nest compare llama2-7b dgx-a100 --global-batch 512 --seq-len 4096",
     ),
+    "diagnose": (
+        "nest diagnose plan.json train.log",
+        "nest diagnose plan.json train.log --trace rank0.json --trace rank1.json",
+    ),
     "explain": ("nest explain plan.json",),
     "export": ("nest export plan.json --to megatron -o launch",),
     "read": ("nest read launch/launch.sh -o job",),

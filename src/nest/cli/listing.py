@@ -10,8 +10,8 @@ from nest.errors import InputError
 
 SECTIONS = ("models", "clusters", "devices", "stacks", "support")
 DOCUMENTS = ("plan", "model", "cluster", "job", "space", "configuration", "profile",
-             "explanation", "replan", "improvement", "capture", "question", "answer", "error",
-             "instance", "submission", "score")
+             "explanation", "diagnosis", "learned", "replan", "improvement", "capture", "question",
+             "answer", "error", "instance", "submission", "score", "simulation")
 
 
 def show(
@@ -59,8 +59,9 @@ def schema(
 def document(name: str) -> dict[str, object]:
     """JSON Schema of one of ``DOCUMENTS``.
 
-    The schemas of a plan, an explanation, a replan, an improvement, a capture, an answer, an
-    error, an instance and a score describe NEST's output, all others its input.
+    The schemas of a plan, an explanation, a diagnosis, what was learned, a replan, an improvement,
+    a capture, an answer, an error, an instance, a score and a simulation describe NEST's output,
+    all others its input.
     """
     from nest import inputs, questions
     from nest.bench.instance import Instance
@@ -70,13 +71,17 @@ def document(name: str) -> dict[str, object]:
     from nest.explanation.explanation import Explanation
     from nest.frameworks.capture.document import Capture
     from nest.frameworks.improvement import Improvement
+    from nest.measured.diagnosis import Diagnosis
+    from nest.measured.learning.learned import Learned
     from nest.replanning.result import Replan
+    from nest.simulation import Simulation
 
     written: dict[str, type[inputs.Description]] = {
-        "plan": Plan, "explanation": Explanation, "replan": Replan, "improvement": Improvement,
+        "plan": Plan, "explanation": Explanation, "diagnosis": Diagnosis, "learned": Learned,
+        "replan": Replan, "improvement": Improvement,
         "capture": Capture, "answer": questions.Answer, "error": questions.Failure,
         "instance": Instance,
-        "score": ScoreDocument}
+        "score": ScoreDocument, "simulation": Simulation}
     read: dict[str, type[inputs.Description]] = {
         "model": inputs.Model, "cluster": inputs.Cluster, "job": inputs.Job,
         "space": inputs.SearchSpace, "configuration": inputs.Configuration,

@@ -1,4 +1,4 @@
-"""What is done with a plan that `nest plan -o` wrote: explain, replan, export and simulate."""
+"""What is done with a plan that `nest plan -o` wrote, and with one that ran."""
 
 from __future__ import annotations
 
@@ -58,6 +58,34 @@ def explain(
         found = explanation.explain(plan, threads=threads,
                                     time_limit=time_limit or explanation.TIME_LIMIT)
     output.emit(found.to_json() if as_json else explanation_text(plan, found, **output.page()))
+
+
+def diagnose(
+    file: Annotated[str, options.argument(
+        "The plan that ran, as `nest plan -o` writes it.", "PLAN.json")],
+    log: Annotated[str | None, options.argument(
+        "What the run printed (docs/read.md); may be left out beside a trace or a snapshot.",
+        "train.log")] = None,
+    trace: Annotated[list[str] | None, text(
+        "A trace of some steps of one rank: .json or .json.gz of torch.profiler, or .sqlite of "
+        "`nsys export --type sqlite`; may be repeated for other ranks.", "FILE")] = None,
+    memory: Annotated[list[str] | None, text(
+        "A snapshot of torch.cuda.memory._dump_snapshot; may be repeated.", "FILE")] = None,
+    learned: Annotated[str | None, text(
+        "Price the plan with what runs taught, as `nest learn -o` writes it.", "FILE")] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Say why a run is slow, or short of memory.
+
+    From the priced step to the measured one, cause by cause, with the evidence and what to try; and
+    priced memory beside the measured. What the evidence does not tell apart stays "unexplained".
+    """
+    plan = _plan_of("diagnose", file)
+    from nest.measured.diagnosis import diagnose as explained
+    from nest.report.diagnosis_text import diagnosis_text
+
+    found = explained(plan, log, trace or (), memory or (), learned)
+    output.emit(found.to_json() if as_json else diagnosis_text(found, **output.page()))
 
 
 def replan(

@@ -47,8 +47,12 @@ class RunLog:
     steps: Steps
     """Seconds of steps, float64, shape (number of steps,), in their order, without the first ones
     of each start. Where a line is the mean of several steps, one entry."""
-    left_out: int
-    """First steps that are not among them."""
+    lines: npt.NDArray[np.int64]
+    """Lines of the file that say them, of the same shape."""
+    first: Steps
+    """Seconds of the first steps, which are not among them."""
+    repeated: int
+    """Steps that were run again after a restart."""
     tokens_per_s: float | None
     """Median of what is printed, tokens a second and device."""
     flops_per_s: float | None
@@ -73,6 +77,11 @@ class RunLog:
     """What was left out or is in doubt."""
     said: Mapping[str, Any] = field(default_factory=dict)
     """What the log does not say: arguments of :func:`nest.read`."""
+
+    @property
+    def left_out(self) -> int:
+        """First steps that are not among ``steps``."""
+        return len(self.first)
 
     @property
     def step_time_s(self) -> float | None:
@@ -174,7 +183,7 @@ def read(path: str | os.PathLike[str], **said: Any) -> RunLog:
                          "Face's Trainer or Axolotl")
     framework = _framework(printed) or (rows[chosen[0]][0] if chosen else "")
     notes: list[str] = []
-    steps, left_out = _settled(_timed(series, printed, notes), notes)
+    steps, lines, first = _settled(_timed(series, printed, notes), notes)
     if scan.odd:
         shown = ", ".join(f"{text} (line {at})" for text, at in scan.strange.items())
         notes.append(f"{scan.odd} times of steps are no positive numbers, and left out: {shown}")
@@ -182,7 +191,8 @@ def read(path: str | os.PathLike[str], **said: Any) -> RunLog:
         where=where, framework=framework,
         version=scan.versions.get("transformers" if framework in ("trainer", "axolotl")
                                   else framework, ""),
-        verdict=_verdict(scan, len(steps) > 0), steps=steps, left_out=left_out,
+        verdict=_verdict(scan, len(steps) > 0), steps=steps, lines=lines, first=first,
+        repeated=_repeated(series),
         tokens_per_s=_median(series, "tokens"), flops_per_s=_median(series, "flops", 1e12),
         allocated_by_rank={rank: round(size) for rank, size in scan.allocated.items()},
         reserved_by_rank={rank: round(size) for rank, size in scan.reserved.items()},
@@ -208,11 +218,11 @@ def _framework(printed: list[PrintedSettings]) -> str:
 
 
 def _timed(series: list[PrintedStep], printed: list[PrintedSettings],
-           notes: list[str]) -> list[list[float]]:
-    """Seconds of steps, a list for each start."""
-    found: dict[int, list[float]] = {}
+           notes: list[str]) -> list[list[tuple[float, int]]]:
+    """Seconds of steps and their lines, a list for each start."""
+    found: dict[int, list[tuple[float, int]]] = {}
     for one, seconds in intervals(series):
-        found.setdefault(one.attempt, []).append(seconds)
+        found.setdefault(one.attempt, []).append((seconds, one.line))
     if found or not any(one.samples for one in series):
         return [*found.values()]
     batch = next((one.settings[name] for one in reversed(printed)
@@ -223,26 +233,37 @@ def _timed(series: list[PrintedStep], printed: list[PrintedSettings],
         return []
     for one in series:
         if one.samples:
-            found.setdefault(one.attempt, []).append(batch / one.samples)
+            found.setdefault(one.attempt, []).append((batch / one.samples, one.line))
     return [*found.values()]
 
 
-def _settled(attempts: list[list[float]], notes: list[str]) -> tuple[Steps, int]:
-    """Steps behind the first ones of each start, and how many these are."""
-    kept: list[Steps] = []
-    left_out = 0
-    for seconds in attempts:
-        given = np.array(seconds, dtype=np.float64)
+def _settled(attempts: list[list[tuple[float, int]]], notes: list[str]
+             ) -> tuple[Steps, npt.NDArray[np.int64], Steps]:
+    """Steps behind the first ones of each start, their lines, and these first ones."""
+    kept, lines, firsts = [np.zeros(0)], [np.zeros(0, dtype=np.int64)], [np.zeros(0)]
+    for printed in attempts:
+        given = np.array([seconds for seconds, _ in printed], dtype=np.float64)
         first = min(1, len(given) - 1)
         while first and first < min(_MOST_FIRST, len(given) - 3) and abs(
                 given[first] / np.median(given[first + 1:]) - 1) > _SETTLED:
             first += 1
         kept.append(given[first:])
-        left_out += first
+        lines.append(np.array([line for _, line in printed[first:]], dtype=np.int64))
+        firsts.append(given[:first])
     if sum(map(len, attempts)) == 1:
         notes.append("one time of a step is printed, the first, which the start of the run makes "
                      "longer")
-    return (np.concatenate(kept) if kept else np.zeros(0)), left_out
+    return np.concatenate(kept), np.concatenate(lines), np.concatenate(firsts)
+
+
+def _repeated(series: list[PrintedStep]) -> int:
+    """Steps that came again, of those that are numbered."""
+    count = end = 0
+    for one in series:
+        if one.step is not None:
+            count += one.step <= end
+            end = max(end, one.step)
+    return count
 
 
 def _median(series: list[PrintedStep], name: str, unit: float = 1.0) -> float | None:

@@ -98,6 +98,8 @@ class PrintedStep(NamedTuple):
     stamp: float | None
     """Seconds of a clock."""
     attempt: int
+    line: int = 0
+    """Of the file, from 1."""
 
 
 @dataclass
@@ -186,7 +188,7 @@ class Scan:
         if len(series) < MOST_STEPS:
             series.append(PrintedStep(step, seconds, values.get("tokens"), values.get("samples"),
                                       values.get("flops"), _stamp(line.text) if stamped else None,
-                                      self.attempt))
+                                      self.attempt, line.number))
         self.busy, self.end = True, ""
 
     def _memory(self, line: LogLine, match: re.Match[str]) -> None:

@@ -76,7 +76,7 @@ def from_trace(
         another number of layers than the model has.
     """
     where = shorten(os.fspath(trace), 300)[1:-1]
-    found = Trace(_events(trace, where), layers)
+    found = Trace(trace_document(trace, where)[1], layers)
     times, order, calls = _summed(found, layers, tp, where)
     chain = build_chain(model)
     numbers = [n for n, kind in enumerate(chain.order) if chain.kinds[kind].repeated]
@@ -104,24 +104,38 @@ def from_trace(
         f"sequences of {seq_len} tokens", "layers": joined(rows)}, where)
 
 
-def _events(trace: str | os.PathLike[str], where: str) -> list[Mapping[str, Any]]:
-    """Events of a file."""
+def trace_document(
+    trace: str | os.PathLike[str], where: str, largest: int = LARGEST
+) -> tuple[Mapping[str, Any], list[Mapping[str, Any]]]:
+    """What a file of a trace holds beside its events, and these, checked.
+
+    Parameters
+    ----------
+    where : what messages call it.
+    largest : bytes of it, unpacked, at the most.
+
+    Raises
+    ------
+    InputError : it cannot be read, or is no trace.
+    """
     packed = os.fspath(trace).endswith(".gz")
     if not os.fspath(trace).endswith((".json", ".json.gz")):
         raise InputError(f"{where}: got another suffix; allowed: .json or .json.gz")
-    text = read_bytes(trace, LARGEST)
+    text = read_bytes(trace, largest)
     try:
         if packed:
             with gzip.open(io.BytesIO(text)) as stream:
-                text = stream.read(LARGEST + 1)
-        if len(text) > LARGEST:
-            raise InputError(f"{where}: got more than {LARGEST // 2**30} GiB; allowed: a trace of "
+                text = stream.read(largest + 1)
+        if len(text) > largest:
+            raise InputError(f"{where}: got more than {largest // 2**20} MiB; allowed: a trace of "
                              "fewer steps")
         data = json.loads(text)
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"{where}: cannot be read "
                          f"({getattr(error, 'strerror', None) or error})") from None
     except (ValueError, RecursionError) as error:
+        if isinstance(error, InputError):
+            raise
         raise InputError(f"{where}: malformed JSON ({error}); allowed: a trace of "
                          "torch.profiler") from None
     events = data.get("traceEvents") if isinstance(data, dict) else data
@@ -130,7 +144,7 @@ def _events(trace: str | os.PathLike[str], where: str) -> list[Mapping[str, Any]
     found = [event for event in events if isinstance(event, Mapping)]
     for event in found:
         _check(event, where)
-    return found
+    return data if isinstance(data, dict) else {}, found
 
 
 def _check(event: Mapping[str, Any], where: str) -> None:
@@ -272,7 +286,7 @@ class Trace:
         self.modules: set[str] = set()
         """Classes of all modules seen."""
         for event in events:
-            if event.get("ph") != "X" or not _timed(event):
+            if event.get("ph") != "X" or not timed(event):
                 continue
             category, given = event.get("cat"), event.get("args")
             about = given if isinstance(given, Mapping) else {}
@@ -360,7 +374,7 @@ class Trace:
         return found
 
 
-def _timed(event: Mapping[str, Any]) -> bool:
+def timed(event: Mapping[str, Any]) -> bool:
     """Whether an event has a start and a duration that are numbers."""
     return all(isinstance(event.get(key), int | float) and 0 <= event[key] < 1e18
                for key in ("ts", "dur"))
