@@ -15,5 +15,16 @@ def report(result: Any, width: int, colour: bool, unicode: bool) -> str:
     return REPORTS[type(result).__name__](result, width, colour, unicode)
 
 
+PAGES: dict[str, Callable[[Any, bool], str | None]] = {}
+"""By the name of a class: its result, and whether it is shown within a notebook, to HTML; None: it
+is too large to be shown without being asked for."""
+
+
+def page(result: Any, framed: bool = False) -> str | None:
+    """The report of a result as HTML; None: there is none."""
+    known = PAGES.get(type(result).__name__)
+    return None if known is None else known(result, framed)
+
+
 JOBS: dict[str, Callable[[Any], Any]] = {}
 """By the name of a class: its result to the job that it is of, as :func:`nest.read` returns it."""

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from nest import texts
 from nest.errors import InputError
 from nest.evaluation.ranks import Rank, ranks
 from nest.inputs.base import Description, Freeze, Shown, Written
@@ -380,6 +381,10 @@ class Plan(Shown):
 
     def __repr__(self) -> str:
         return f"<Plan: {self.headline}>"
+
+    def to_html(self) -> str:
+        """The report as one HTML file, which sends no request, as `nest report` writes it."""
+        return texts.page(self) or ""
 
     def to_json(self, indent: int | None = 2) -> str:
         """The plan as the text of one JSON document."""

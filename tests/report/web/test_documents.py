@@ -1,0 +1,143 @@
+"""What a page shows is true to the plan, small, and harmless whatever names it holds."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+
+import pytest
+from command_line import Files, run
+from report_plans import PLANS, plan_of
+
+from nest.evaluation.evaluate import evaluate
+from nest.evaluation.plans import Plan
+from nest.explanation.explanation import explain, priced
+from nest.explanation.neighbours import neighbours
+from nest.report.web import timeline as lines
+from nest.report.web.document import facts, plan_document
+from nest.report.web.pages import frame, page
+from nest.simulation import simulate
+
+
+@cache
+def document(name: str) -> dict:
+    plan = plan_of(name)
+    return plan_document(plan, facts(plan), "PLAN.json").data()
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_page_is_small_and_asks_for_nothing(name: str) -> None:
+    text = page(document(name))
+    assert len(text) < 3 * 2**20
+    assert not re.search(r"(src|href)=[\"']?(https?:)?//|@import|url\(|fetch\(|XMLHttp", text)
+    assert "default-src 'none'" in text
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_the_timeline_is_the_simulated_step(name: str) -> None:
+    """Passes of a stage do not overlap, what lies between them is told, and sums agree."""
+    found, plan = document(name)["timeline"], plan_of(name)
+    simulated = simulate(plan)
+    assert found["step_s"] == simulated.step_time_s
+    compute = {kind for kind, word in enumerate(lines.KINDS)
+               if word not in ("collective", "hand-over")}
+    for stage in range(len(plan.stages)):
+        rows = sorted((start, length, kind) for s, kind, start, length in zip(
+            found["stage"], found["kind"], found["start"], found["length"], strict=True)
+            if s == stage and kind in compute)
+        end = 0
+        for start, length, _ in rows:
+            assert abs(start - end) <= 3  # units of rounding
+            end = start + length
+        assert end == pytest.approx(lines.TICKS, abs=5)
+        if found["left_out"] is None:
+            waits = sum(length for _, length, kind in rows if kind == lines.WAIT)
+            spent = simulated.stages[stage].time_s
+            assert waits / lines.TICKS * simulated.step_time_s == pytest.approx(
+                spent.bubble + spent.waiting, rel=0.02, abs=2e-3 * simulated.step_time_s)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_the_waterfall_adds_up_to_the_step(name: str) -> None:
+    plan = plan_of(name)
+    assert sum(step["seconds"] for step in document(name)["steps"]) == pytest.approx(
+        plan.step_time_s)
+    assert all(step["advice"] and step["evidence"] for step in document(name)["steps"])
+
+
+def test_levels_carry_what_the_collectives_send() -> None:
+    """By hand: rings of tensor parallelism stay in a node, the pipeline crosses leaves."""
+    plan = plan_of("hundreds")
+    found = document("hundreds")["traffic"]
+    loads = {one["name"]: dict(zip(found["purposes"], one["bytes"], strict=True))
+             for one in found["loads"]}
+    assert loads["node"]["tensor parallel"] > 0.0
+    assert loads["leaf"]["tensor parallel"] == loads["spine"]["tensor parallel"] == 0.0
+    # A stage of 64 devices, two leaves, hands on to the next two: both ways, bf16, each of its 64
+    # ranks a part.
+    job, p = plan.inputs.job, plan.parallelism
+    hidden = plan.inputs.model.hidden
+    assert loads["spine"]["pipeline"] == pytest.approx(
+        2 * 2 * job.seq_len * hidden * p.micro_batch * p.micro_batches
+        * len(plan.stages[1].chunks) / 64, rel=1e-6)
+
+
+def test_devices_are_counted() -> None:
+    places = document("idle")["places"]
+    assert places["idle"] == places["size"] - plan_of("idle").parallelism.devices_used > 0
+
+
+def test_neighbours_are_priced_as_evaluate_prices_them() -> None:
+    plan = plan_of("eight")
+    found = {one.change: one for one in neighbours(plan)}
+    full = plan.configuration.replace(stages=tuple(
+        stage.replace(recompute="full") for stage in plan.configuration.stages))
+    again = evaluate(plan.inputs.subject, plan.inputs.cluster, plan.inputs.job, full)
+    assert found["recompute full"].step_time_s == again.step_time_s
+    assert found["recompute full"].memory_share == again.memory_share
+    assert all(bool(one.why_not) == (not one.feasible or one.runnable is False)
+               for one in found.values())
+
+
+def test_more_of_a_resource_is_never_slower() -> None:
+    plan = plan_of("eight")
+    effects = priced(plan, 1.1)
+    assert all(one.share <= 0.0 for one in effects if one.share is not None and one.factor > 1.0)
+    slight = {one.name: one for one in priced(plan)}
+    ten = {one.name: one for one in effects}
+    assert ten["device FLOP/s"].change_s < slight["device FLOP/s"].change_s < 0.0
+    assert {one.devices for one in effects if one.resource == "devices"} == {7, 9}
+
+
+@pytest.mark.parametrize("more", [1.0, 0.5, 11.0, float("nan")])
+def test_resources_grow(more: float) -> None:
+    with pytest.raises(ValueError, match="more: got .*; allowed: above 1, at most 10"):
+        explain(plan_of("eight"), more=more)
+
+
+HOSTILE = "</script><img src=x onerror=alert(1)>{0}"
+
+
+def test_names_are_no_markup() -> None:
+    """A plan of another's file may hold any name; the page holds it as data alone."""
+    data = plan_of("eight").as_dict()
+    data["inputs"]["model"]["name"] = data["inputs"]["cluster"]["name"] = HOSTILE
+    plan = Plan.parse(data)
+    made = plan_document(plan, facts(plan), f"{HOSTILE}.json", ("megatron", {HOSTILE: HOSTILE}))
+    text = page(made.data())
+    assert "<img" not in text and text.count("</script>") == 2
+    body = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)
+    assert HOSTILE in json.loads(body[1])["title"]
+    assert "<img" not in frame(made.data()) and "</script><img" not in plan._repr_html_()
+
+
+def test_report_writes_one_file(tmp_path, capsys) -> None:
+    files = Files(tmp_path)
+    run(capsys, "evaluate", *files.words, "-o", files.path("plan.json"))
+    out, _ = run(capsys, "report", files.path("plan.json"))
+    assert out.strip() == files.path("plan.html")
+    assert "<!DOCTYPE html>" in (tmp_path / "plan.html").read_text("utf-8")
+    run(capsys, "report", files.path("plan.json"), "-o", files.path("no/x.html"), code=2)
+    _, err = run(capsys, "report", "nothing.json", code=2)
+    assert "nothing.json" in err
