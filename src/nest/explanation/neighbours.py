@@ -30,7 +30,7 @@ class Neighbour(NamedTuple):
     runnable: bool | None
     """The stack can run it; None: not known."""
     why_not: str
-    """Why it cannot be used, a sentence; empty: it can."""
+    """Why it cannot be used where the plan can, a sentence; empty: it can."""
 
 
 def neighbours(plan: Plan) -> tuple[Neighbour, ...]:
@@ -40,15 +40,15 @@ def neighbours(plan: Plan) -> tuple[Neighbour, ...]:
     ----------
     plan : as :func:`nest.plan` or :func:`nest.evaluate` gives it.
     """
-    found = []
+    found, broken = [], {one.rule for one in plan.not_runnable}
     for change, changed in _changes(plan.configuration):
         try:
             priced = evaluate(
                 plan.inputs.subject, plan.inputs.cluster, plan.inputs.job, changed())
         except InputError:  # not legal for this model or schedule
             continue
-        why = (priced.problems[0] if not priced.feasible
-               else "; ".join(one.sentence for one in priced.not_runnable[:1]))
+        new = [one.sentence for one in priced.not_runnable if one.rule not in broken]
+        why = priced.problems[0] if not priced.feasible else "; ".join(new[:1])
         found.append(Neighbour(
             change, priced.step_time_s, priced.step_time_s / plan.step_time_s - 1.0,
             priced.memory_share, priced.feasible, priced.runnable, why))

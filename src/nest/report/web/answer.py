@@ -196,8 +196,8 @@ def _choices(plan: Plan) -> Iterator[ShownChoice]:
 
     inside = span(lambda s: s.dp_in)
     yield ShownChoice("Data parallel", span(lambda s: s.dp_in * p.outer_dp),
-                 f"{p.outer_dp:,} pipeline{'s' if p.outer_dp > 1 else ''} side by side "
-                 f"(outer_dp) x {inside} inside a stage (dp_in)")
+                 f"{f'{p.outer_dp:,} pipelines' if p.outer_dp > 1 else 'one pipeline'} (outer_dp) "
+                 f"x {inside} inside a stage (dp_in)")
     yield ShownChoice("Tensor parallel", span(lambda s: s.tp),
                  "with sequence parallelism" if any(s.sp for s in stages) else "tp")
     virtual = f", {p.vpp} chunks of layers each (vpp)" if p.vpp > 1 else ""

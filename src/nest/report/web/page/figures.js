@@ -43,7 +43,7 @@ function memoryFigure(data) {
     return bar(h("span", null, h("i", { class: "swatch", style: { "background-color": stageColour(n), "margin-right": "7px" } }), `stage ${n}`), parts, `${one.total.toFixed(1)} of ${one.limit.toFixed(1)} GiB`, { limit: one.limit / most, tip: tipText, thin: data.memory.length > 12 });
   });
   return h("figure", { role: "group", "aria-label": "Memory of each stage" }, h("div", { class: "bars" }, rows),
-    legend(data.categories.map((name, k) => [name, paints[k]])), h("p", { class: "muted small" }, "The dark line is the limit of a device."));
+    legend(data.categories.map((name, k) => [name, paints[k]])), h("p", { class: "muted small" }, "The line at the end of a bar is the limit of a device."));
 }
 
 function memoryCurve(data) {

@@ -20,9 +20,8 @@ function top(answer, links) {
 
 // The whole step as one strip: where its time goes, at a glance.
 function strip(steps) {
-  const dark = { compute: false, traffic: false, wait: true, end: false };
   return h("div", { class: "strip", role: "img", "aria-label": "Where the step goes: " + steps.map((one) => `${one.name} ${percent(one.share)}`).join(", ") },
-    steps.filter((one) => one.seconds > 0).map((one) => h("span", { class: [one.share < 0.07 ? "tiny" : "", dark[one.kind] ? "dark" : "", one.kind === "wait" ? "hatched" : ""].join(" ").trim() || null, "data-tip": `${one.name}: ${one.text}, ${percent(one.share)} of the step`, style: { flex: `${one.share} 1 0`, "background-color": one.name === "backward" ? "var(--backward)" : `var(--${KIND[one.kind] || "compute"})` } }, one.share < 0.07 ? "" : `${one.name} ${percent(one.share, 0)}`)));
+    steps.filter((one) => one.seconds > 0).map((one) => h("span", { class: [one.share < 0.07 ? "tiny" : "", KIND[one.kind] || "compute", one.kind === "wait" ? "hatched" : ""].join(" ").trim() || null, "data-tip": `${one.name}: ${one.text}, ${percent(one.share)} of the step`, style: { flex: `${one.share} 1 0`, "background-color": one.name === "backward" ? "var(--backward)" : `var(--${KIND[one.kind] || "compute"})` } }, one.share < 0.07 ? "" : `${one.name} ${percent(one.share, 0)}`)));
 }
 
 function answerSection(answer, steps) {

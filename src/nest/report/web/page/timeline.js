@@ -71,7 +71,9 @@ function timelineFigure(data, said) {
     const chunks = t.chunks[t.stage[n]].length, kind = t.kind[n];
     pen.globalAlpha = chunks > 1 ? 1 - 0.5 * t.chunk[n] / (chunks - 1) : 1;
     pen.fillStyle = paints[kind]; pen.fillRect(left, top, wide, tall); pen.globalAlpha = 1;
-    if (wide > 90) {  // layers, each with its exposed traffic
+    const beside = t.label[n] >= 0;  // a forward and a backward at once
+    if (beside) { pen.fillStyle = paints[BACKWARD]; pen.fillRect(left, top + tall / 2, wide, tall / 2); }
+    if (wide > 90 && !beside) {  // layers, each with its exposed traffic
       const layers = inside(n), sum = layers.reduce((all, one) => all + one[1] + one[2], 0) || 1;
       let at = left;
       pen.font = "10px system-ui, sans-serif";
