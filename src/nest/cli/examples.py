@@ -17,6 +17,7 @@ EXAMPLES = {
         "nest compare llama2-7b dgx-a100 --global-batch 512 --seq-len 4096",
     ),
     "report": ("nest report plan.json -o report.html",),
+    "plot": ("nest plot plan.json --kind memory -o memory.svg",),
     "explain": ("nest explain plan.json",),
     "export": ("nest export plan.json --to megatron -o launch",),
     "read": ("nest read launch/launch.sh -o job",),

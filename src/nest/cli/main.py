@@ -28,7 +28,7 @@ from nest.cli.output import UNWRITTEN, emit, say, tolerate, unwritten
 from nest.cli.plan import plan
 from nest.cli.plan_commands import explain, export, replan, simulate
 from nest.cli.read import improve, read
-from nest.cli.report import report
+from nest.cli.report import plot, report
 from nest.cli.service import ask, serve
 from nest.cli.sweep import app as sweep
 from nest.errors import InputError, OutputError
@@ -37,8 +37,8 @@ OK, INTERRUPTED = 0, 130
 
 app = App(help="Plan how to split the training of a model over a cluster.",
           pretty_exceptions_enable=False)
-for _command in (plan, ask, evaluate, compare, report, explain, replan, export, read, capture,
-                 improve, learn, serve, simulate, validate):
+for _command in (plan, ask, evaluate, compare, report, plot, explain, replan, export, read,
+                 capture, improve, learn, serve, simulate, validate):
     app.command(_command.__name__)(_command)
 app.command("next")(following)
 app.command("list")(show)

@@ -1,4 +1,4 @@
-"""`nest report`: what a plan is, as a page to look at."""
+"""`nest report` and `nest plot`: what a plan is, as a page to look at, and its figures."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from nest.cli.options import argument, text
 from nest.cli.plan_commands import plan_of
 from nest.cli.present import check_target
 from nest.cli.progress import progress
+from nest.units import shorten
 
 
 def report(
@@ -49,3 +50,32 @@ def report(
         document = plan_document(plan, facts(plan, found), os.path.basename(file),
                                  launch_files(plan)).data()
     output.deliver(lambda: place, partial(write_text_atomic, place, page(document)), quiet=quiet)
+
+
+def plot(
+    file: options.PlanFile,
+    target: Annotated[str, text(
+        "The picture to write, as .svg, .png or .pdf.", "FILE", "--output", "-o")],
+    kind: Annotated[str, text(
+        "What is drawn: timeline (default), memory, cluster, waterfall or links.",
+        "KIND")] = "timeline",
+) -> None:
+    """Draw one figure of a plan's report as a picture.
+
+    Needs the extra plot. A cluster is drawn as by nest plan --map.
+    """
+    from nest.errors import InputError, did_you_mean
+    from nest.evaluation.problems import told
+    from nest.report.figure import check_picture, save_figure
+
+    check_picture("output", target)
+    check_target(target)
+    from nest.report.web.plots import FIGURES
+
+    if kind not in FIGURES:
+        raise InputError(f"kind: got {shorten(kind)}; {did_you_mean(kind, FIGURES)}allowed: "
+                         f"{', '.join(FIGURES)}")
+    plan = plan_of("plot", file)
+    with told(file):
+        figure = FIGURES[kind](plan)
+    output.deliver(lambda: target, partial(save_figure, target, figure))
