@@ -169,6 +169,17 @@ def _plan_page(plan: Plan, framed: bool) -> str | None:
     return frame(document) if framed else page(document)
 
 
+def _plan_pair(plan: Plan, other: Plan) -> texts.HtmlReport:
+    from nest.report.web.compared import pair_document
+    from nest.report.web.document import facts, plan_document
+    from nest.report.web.pages import frame, page
+
+    document = pair_document((plan, other), (plan_document(plan, facts(plan)),
+                                             plan_document(other, facts(other))),
+                             ("first plan", "second plan")).data()
+    return texts.HtmlReport(page(document), frame(document))
+
+
 def _replan_report(found: Replan, *page: Any) -> str:
     from nest.report.replan_text import replan_text
 
@@ -188,6 +199,7 @@ def _job_of(log: RunLog) -> Reading:
 
 
 texts.PAGES.update(Plan=_plan_page)
+texts.PAIRS.update(Plan=_plan_pair)
 texts.JOBS.update(RunLog=_job_of)
 texts.REPORTS.update(
     Plan=_plan_report, Replan=_replan_report, Improvement=_improvement_report)

@@ -16,7 +16,7 @@ EXAMPLES = {
     "compare": (
         "nest compare llama2-7b dgx-a100 --global-batch 512 --seq-len 4096",
     ),
-    "report": ("nest report plan.json -o report.html",),
+    "report": ("nest report plan.json -o report.html", "nest report plan.json other.json"),
     "plot": ("nest plot plan.json --kind memory -o memory.svg",),
     "explain": ("nest explain plan.json",),
     "export": ("nest export plan.json --to megatron -o launch",),

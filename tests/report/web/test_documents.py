@@ -5,19 +5,25 @@ from __future__ import annotations
 import json
 import re
 from functools import cache
+from importlib.resources import files
 
 import pytest
 from command_line import Files, run
 from report_plans import PLANS, plan_of
 
+from nest.errors import InputError
 from nest.evaluation.evaluate import evaluate
 from nest.evaluation.plans import Plan
 from nest.explanation.explanation import explain, priced
 from nest.explanation.neighbours import neighbours
+from nest.measured.validation import price, read, score
 from nest.report.web import timeline as lines
+from nest.report.web.compared import pair_document
 from nest.report.web.document import facts, plan_document
 from nest.report.web.pages import frame, page
+from nest.report.web.validated import validation_document
 from nest.simulation import simulate
+from nest.studies.sweep import stored
 
 
 @cache
@@ -133,11 +139,93 @@ def test_names_are_no_markup() -> None:
 
 
 def test_report_writes_one_file(tmp_path, capsys) -> None:
-    files = Files(tmp_path)
-    run(capsys, "evaluate", *files.words, "-o", files.path("plan.json"))
-    out, _ = run(capsys, "report", files.path("plan.json"))
-    assert out.strip() == files.path("plan.html")
+    given = Files(tmp_path)
+    run(capsys, "evaluate", *given.words, "-o", given.path("plan.json"))
+    out, _ = run(capsys, "report", given.path("plan.json"))
+    assert out.strip() == given.path("plan.html")
     assert "<!DOCTYPE html>" in (tmp_path / "plan.html").read_text("utf-8")
-    run(capsys, "report", files.path("plan.json"), "-o", files.path("no/x.html"), code=2)
+    run(capsys, "report", given.path("plan.json"), "-o", given.path("no/x.html"), code=2)
     _, err = run(capsys, "report", "nothing.json", code=2)
     assert "nothing.json" in err
+
+
+# ---------------------------------------------------------------- two plans
+
+
+def test_two_plans_tell_why_one_is_faster(tmp_path, capsys) -> None:
+    slow, fast = plan_of("eight"), plan_of("eight")
+    way = slow.configuration
+    slow = evaluate(slow.inputs.subject, slow.inputs.cluster, slow.inputs.job, way.replace(
+        stages=tuple(stage.replace(recompute="full") for stage in way.stages)))
+    made = pair_document((slow, fast), tuple(
+        plan_document(plan, facts(plan)) for plan in (slow, fast)), ("slow", "fast"))
+    share = slow.step_time_s / fast.step_time_s - 1.0
+    assert f"fast is faster: slow takes {100 * share:.1f} % longer." in made.verdict
+    assert made.causes[0].name == "recompute" and made.causes[0].seconds < 0.0
+    assert sum(one.seconds for one in made.causes) == pytest.approx(
+        fast.step_time_s - slow.step_time_s)
+    assert {row.name for row in made.rows if not row.same} >= {"Step", "Recompute"}
+    assert {row.name for row in made.rows if row.same} >= {"Tensor parallel", "Data parallel"}
+    for name, plan in (("a", slow), ("b", fast)):
+        (tmp_path / f"{name}.json").write_text(plan.to_json(), "utf-8")
+    run(capsys, "report", str(tmp_path / "a.json"), str(tmp_path / "b.json"), "-o",
+        str(tmp_path / "pair.html"))
+    assert "recompute" in (tmp_path / "pair.html").read_text("utf-8")
+    assert slow.against(fast)._repr_html_().startswith("<iframe")
+    with pytest.raises(InputError, match="other: got 3; allowed: a plan"):
+        slow.against(3)  # type: ignore[arg-type]
+
+
+def test_other_questions_are_told() -> None:
+    plans = plan_of("eight"), plan_of("zero bubble")
+    made = pair_document(plans, tuple(plan_document(one, facts(one)) for one in plans), ("a", "b"))
+    assert any("the model and the cluster differ" in text for text in made.verdict)
+
+
+# ---------------------------------------------------------------- studies and validations
+
+
+STUDY = {
+    "model": "llama3-8b", "cluster": {"base": "dgx-h100", "devices": 8},
+    "job": {"global_batch": 32, "seq_len": 4096}, "space": {"tp": "2..8", "recompute": "none,full"},
+    "axes": {"cluster.devices": [8, 16, 24], "cluster.device.memory": ["1 GB", "80 GB"]},
+    "train": {"tokens": 1e12, "days": 100}, "objectives": ["days", "devices"]}
+
+
+@pytest.mark.kernels(uncompiled=True)
+def test_a_study_shows_what_is_late_and_what_does_not_fit(tmp_path, capsys) -> None:
+    (tmp_path / "study.json").write_text(json.dumps(STUDY | {"name": "s"}), "utf-8")
+    folder = tmp_path / "answers"
+    run(capsys, "sweep", str(tmp_path / "study.json"), "-o", str(folder), "-q")
+    run(capsys, "report", str(folder))
+    done = stored(folder)
+    found = done.document()
+    why = {cell[2] for panel in found["heat"]["panels"] for cell in panel["empty"]}
+    assert why == {"infeasible", "late"} <= set(found["heat"]["reasons"])
+    cells = sum(len(panel["cells"]) + len(panel["empty"]) for panel in found["heat"]["panels"])
+    assert cells == 6
+    with done.results() as results:
+        front = {point[2] for group in found["front"]["groups"] for point in group["points"]
+                 if point[3]}
+        assert front == set(results.front)
+    assert page(found) == done.to_html() == (tmp_path / "answers.html").read_text("utf-8")
+    assert done._repr_html_().startswith("<iframe")
+    _, err = run(capsys, "report", str(folder), "--search", "1", code=2)
+    assert "allowed: with plans" in err
+
+
+def test_a_validation_shows_every_configuration(tmp_path, capsys) -> None:
+    table = catalog_runs(12)
+    (tmp_path / "runs.csv").write_text(table, "utf-8")
+    run(capsys, "report", str(tmp_path / "runs.csv"))
+    scored = score(price(read(str(tmp_path / "runs.csv"))))
+    found = validation_document(scored, "runs.csv")
+    assert len(found["points"]) == len(scored.compared) > 0
+    for (measured, priced_s, *_), one in zip(found["points"], scored.compared, strict=True):
+        assert (measured, priced_s) == (one.measured_s, one.predicted_s)
+    assert found["figures"][0]["value"] == f"{100 * scored.overall.median_abs_error:.1f} %"
+
+
+def catalog_runs(lines: int) -> str:
+    text = (files("nest") / "catalog" / "runs.csv").read_text("utf-8")
+    return "".join(text.splitlines(keepends=True)[:lines + 1])

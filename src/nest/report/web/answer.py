@@ -117,7 +117,7 @@ def answer(plan: Plan, simulation: Simulation | None) -> FirstScreen:
                 f"{job.global_batch:,} sequences of {job.seq_len:,} tokens a step, "
                 f"{job.stack.name if rules is None else rules.title}",
         feasible=plan.feasible, problems=plan.problems,
-        figures=tuple(_figures(plan, simulation)), choices=tuple(_choices(plan)),
+        figures=tuple(_figures(plan, simulation)), choices=tuple(choices(plan)),
         verdicts=tuple(_verdicts(plan, simulation)), assumed=tuple(_assumed(plan)),
         launch=tuple(text for _, text in launch(plan)))
 
@@ -187,7 +187,7 @@ def _span(values: Iterable[int]) -> str:
     return f"{found[0]:,}" if len(found) == 1 else f"{found[0]:,} to {found[-1]:,}"
 
 
-def _choices(plan: Plan) -> Iterator[ShownChoice]:
+def choices(plan: Plan) -> Iterator[ShownChoice]:
     """Parallelism, batch and memory, in the field's words."""
     p, stages, job = plan.parallelism, plan.stages, plan.inputs.job
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from nest.evaluation.plans import Plan
 from nest.explanation.explanation import Explanation, ShadowPrice
 from nest.explanation.neighbours import Neighbour
-from nest.report.explanation_text import _way
+from nest.report.explanation_text import in_words
 from nest.report.plan_text import percent
 from nest.units import format_seconds
 
@@ -63,7 +63,7 @@ def options(
     solved = found is not None and found.method == "solved"
     return OtherPlans(
         best=tuple(OtherPlan(
-            _way(one.configuration), format_seconds(one.step_time_s), percent(one.slower, 2),
+            in_words(one.configuration), format_seconds(one.step_time_s), percent(one.slower, 2),
             one.slower, "fits", "its range overlaps with that of the plan" if one.overlaps else "")
             for one in plan.alternatives),
         best_note="" if plan.alternatives else "The plan was asked for alone: nest plan --top 5 "
@@ -76,7 +76,7 @@ def options(
             one.name, "" if one.step_time_s is None else format_seconds(one.step_time_s),
             "" if one.slower is None else percent(one.slower, 1), one.slower,
             "short" if one.slower is None else "fits",
-            one.note or ("" if one.configuration is None else _way(one.configuration)))
+            one.note or ("" if one.configuration is None else in_words(one.configuration)))
             for one in (() if found is None else found.simpler)),
         resources=tuple(_resource(one, solved) for one in
                         (prices if found is None else found.prices)),

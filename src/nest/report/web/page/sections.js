@@ -80,7 +80,7 @@ function planPage(data) {
     h("footer", null, "Made by NEST. This file sends no request.")];
 }
 
-const PAGES = { plan: planPage };
+const PAGES = { plan: planPage, pair: pairPage, study: studyPage, validation: validationPage };
 
 (() => {
   document.documentElement.dataset.theme = DARK.matches ? "dark" : "light";
