@@ -166,6 +166,29 @@ def _plan_report(
     return write(plan, width, colour, unicode, short_step_time(plan))
 
 
+def _plan_page(plan: Plan, framed: bool) -> str | None:
+    from nest.frameworks.targets import launch_files
+    from nest.report.web.document import facts, plan_document
+    from nest.report.web.pages import frame, page
+    from nest.simulation.step import is_short
+
+    if framed and not is_short(plan):
+        return None
+    document = plan_document(plan, facts(plan), launch=launch_files(plan)).data()
+    return frame(document) if framed else page(document)
+
+
+def _plan_pair(plan: Plan, other: Plan) -> texts.HtmlReport:
+    from nest.report.web.compared import pair_document
+    from nest.report.web.document import facts, plan_document
+    from nest.report.web.pages import frame, page
+
+    document = pair_document((plan, other), (plan_document(plan, facts(plan)),
+                                             plan_document(other, facts(other))),
+                             ("first plan", "second plan")).data()
+    return texts.HtmlReport(page(document), frame(document))
+
+
 def _replan_report(found: Replan, *page: Any) -> str:
     from nest.report.replan_text import replan_text
 
@@ -190,6 +213,8 @@ def _job_of(log: RunLog) -> Reading:
     return settings_of(log)
 
 
+texts.PAGES.update(Plan=_plan_page)
+texts.PAIRS.update(Plan=_plan_pair)
 texts.JOBS.update(RunLog=_job_of)
 texts.REPORTS.update(
     Plan=_plan_report, Replan=_replan_report, Improvement=_improvement_report,

@@ -289,7 +289,7 @@ def test_text_of_made_up_entries(files):
 
 @pytest.mark.parametrize(("words", "message"), [
     (["--planners", "manual,oracle"], "planners: got 'oracle'; allowed: all, or some of nest"),
-    (["--chart", "x.gif"], "chart: got 'x.gif'; allowed: a name that ends in .png or .svg"),
+    (["--chart", "x.gif"], "chart: got 'x.gif'; allowed: a name that ends in .png, .svg or .pdf"),
     (["--chart", ""], "--chart: got no name; allowed: a file to write"),
     (["--planners", "zero", "--seed", "1"], "got --seed without the planner mcmc"),
     (["--planners", "mcmc", "--links", "rack:4"], "links: got 'rack:4'; allowed: a level of c"),

@@ -29,7 +29,7 @@ def test_other_suffixes_are_refused(name: str) -> None:
     with pytest.raises(InputError) as raised:
         check_picture("chart", name)
     assert str(raised.value) == (
-        f"chart: got '{name}'; allowed: a name that ends in .png or .svg")
+        f"chart: got '{name}'; allowed: a name that ends in .png, .svg or .pdf")
 
 
 def test_no_picture_or_one_of_the_two_is_fine() -> None:

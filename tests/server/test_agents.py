@@ -119,5 +119,5 @@ def test_without_the_package_the_command_names_it(capsys, monkeypatch) -> None:
 def test_every_tool_says_what_it_does() -> None:
     found = agents.tools(agents.Tools(document, 1))
     assert set(found) == {"plan", "evaluate", "explain", "compare", "document", "launch_files",
-                          "learn", "next_runs", "catalog", "schema"}
+                          "learn", "next_runs", "diagnose", "catalog", "schema"}
     assert all(len(call.__doc__ or "") > 30 for call in found.values())

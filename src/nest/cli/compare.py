@@ -32,7 +32,7 @@ def compare(
         "chosen together with the strategy.", "LEVEL:N")] = None,
     threads: options.Threads = None,
     chart: Annotated[str | None, options.text(
-        "Also draw the throughputs as bars, as .png or .svg.", "FILE")] = None,
+        "Also draw the throughputs as bars, as .png, .svg or .pdf.", "FILE")] = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:

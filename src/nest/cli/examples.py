@@ -20,6 +20,8 @@ EXAMPLES = {
         "nest diagnose plan.json train.log",
         "nest diagnose plan.json train.log --trace rank0.json --trace rank1.json",
     ),
+    "report": ("nest report plan.json -o report.html", "nest report plan.json other.json"),
+    "plot": ("nest plot plan.json --kind memory -o memory.svg",),
     "explain": ("nest explain plan.json",),
     "export": ("nest export plan.json --to megatron -o launch",),
     "read": ("nest read launch/launch.sh -o job",),

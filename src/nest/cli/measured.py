@@ -31,7 +31,7 @@ def validate(
     result: Annotated[str | None, text(
         "Also write every run with its price as a table.", "FILE.csv", "--output", "-o")] = None,
     plot: Annotated[str | None, text(
-        "Also draw priced against measured seconds, as .png or .svg.", "FILE")] = None,
+        "Also draw priced against measured seconds, as .png, .svg or .pdf.", "FILE")] = None,
     as_json: options.Json = False,
 ) -> None:
     """Compare prices of step time and memory with measured runs."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nest.simulation.step import Traced
 
 
-def _plan_of(command: str, file: str) -> Plan:
+def plan_of(command: str, file: str) -> Plan:
     """The plan of a file.
 
     Raises
@@ -50,7 +50,7 @@ def explain(
     from nest.evaluation.problems import told
 
     options.check_counts(threads=threads)
-    plan = _plan_of("explain", file)
+    plan = plan_of("explain", file)
     from nest.explanation import explanation
     from nest.report.explanation_text import explanation_text
 
@@ -80,7 +80,7 @@ def diagnose(
     From the priced step to the measured one, cause by cause, with the evidence and what to try; and
     priced memory beside the measured. What the evidence does not tell apart stays "unexplained".
     """
-    plan = _plan_of("diagnose", file)
+    plan = plan_of("diagnose", file)
     from nest.measured.diagnosis import diagnose as explained
     from nest.report.diagnosis_text import diagnosis_text
 
@@ -118,7 +118,7 @@ def replan(
     check_target(file_out)
     check_target(ranks)
     options.check_counts(threads=threads)
-    before = _plan_of("replan", file)
+    before = plan_of("replan", file)
     if devices is not None and cluster is None:
         raise InputError("--devices: got a number without --cluster; allowed: with it")
     if not without and cluster is None:
@@ -171,7 +171,7 @@ def export(
     need_launcher(launcher)
     options.check_counts(gpus_per_node=gpus_per_node)
     check_folder(folder, force)
-    plan = _plan_of("export", file)
+    plan = plan_of("export", file)
     names = None if hosts is None else _names(hosts)
     files = export(plan, target, gpus_per_node=gpus_per_node, launcher=launcher, hosts=names)
     write_folder(folder, files, force)
@@ -205,7 +205,7 @@ def simulate(
     from nest.report.simulation_text import simulation_text
 
     check_target(trace)
-    plan = _plan_of("simulate", file)
+    plan = plan_of("simulate", file)
     bucket_bytes = 0.0 if bucket is None else options.bytes_of("--bucket", bucket)
     from nest.simulation import step
 

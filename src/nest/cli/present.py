@@ -23,7 +23,7 @@ class PlanOutput:
     output: options.Output = None
     ranks: options.Ranks = None
     map_file: Annotated[str | None, options.text(
-        "Also draw the network with the stages in colour, as .png or .svg.", "FILE",
+        "Also draw the network with the stages in colour, as .png, .svg or .pdf.", "FILE",
         "--map")] = None
     quiet: options.Quiet = False
     details: options.Details = False

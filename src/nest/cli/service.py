@@ -118,7 +118,7 @@ def mcp(threads: options.Threads = None) -> None:
     """Offer the planner to assistants (Model Context Protocol).
 
     It speaks over stdin and stdout. Tools: plan, evaluate, explain, compare, document,
-    launch_files, learn, next_runs, catalog, schema. AGENTS.md says how to use them.
+    launch_files, learn, next_runs, diagnose, catalog, schema. AGENTS.md says how to use them.
     """
     from nest.cli.listing import DOCUMENTS, document
     from nest.server.agents import server

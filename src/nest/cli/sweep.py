@@ -102,7 +102,7 @@ def show(
     x: Annotated[str | None, text(
         "Horizontal axis of the heat map; default: the axis with most values.", "AXIS")] = None,
     y: Annotated[str | None, text("Vertical axis.", "AXIS")] = None,
-    suffix: Annotated[str, text("svg (default) or png.", "NAME", "--format")] = "svg",
+    suffix: Annotated[str, text("svg (default), png or pdf.", "NAME", "--format")] = "svg",
     plan: Annotated[int | None, number(
         "Show the plan of this point instead; with --json as a plan file.", "NUMBER")] = None,
     as_json: options.Json = False,
@@ -122,7 +122,7 @@ def show(
         return
     need_matplotlib("sweep show")
     if f".{suffix}" not in SUFFIXES:
-        raise InputError(f"format: got {suffix[:60]!r}; allowed: svg, png")
+        raise InputError(f"format: got {suffix[:60]!r}; allowed: svg, png, pdf")
     place = done.folder if folder is None else folder
     from nest.report.figure import save_figure
     from nest.studies.charts import (

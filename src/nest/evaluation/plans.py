@@ -19,7 +19,7 @@ from nest.inputs.job import Job
 from nest.inputs.model import Model
 from nest.inputs.profile import Profile
 from nest.stacks import Finding
-from nest.units import format_seconds
+from nest.units import format_seconds, shorten
 
 Pair = tuple[int, int]
 Positive = Annotated[float, Field(gt=0.0)]
@@ -395,6 +395,21 @@ class Plan(Shown):
         details : with each stage, and all that was searched; else what fits a screen.
         """
         return texts.report(self, width, colour, unicode, details=details)
+
+    def to_html(self) -> str:
+        """The report as one HTML file, which sends no request, as `nest report` writes it."""
+        return texts.page(self) or ""
+
+    def against(self, other: Plan) -> texts.HtmlReport:
+        """Both plans side by side: what differs, and why one is faster, as `nest report` of two.
+
+        Raises
+        ------
+        InputError : ``other`` is no plan.
+        """
+        if not isinstance(other, Plan):
+            raise InputError(f"other: got {shorten(other)}; allowed: a plan")
+        return texts.against(self, other)
 
     def to_json(self, indent: int | None = 2) -> str:
         """The plan as the text of one JSON document."""

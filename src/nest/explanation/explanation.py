@@ -36,7 +36,9 @@ from nest.search.solution import SearchResult
 from nest.search.tensors import Formulation
 
 MORE = 1.01
-"""Changed amount of a resource over the actual one."""
+"""Changed amount of a resource over the actual one, unless said otherwise."""
+MOST = 10.0
+"""Largest such amount."""
 SAME = 1e-9
 """Relative difference of step times below which the plan itself stays the best."""
 CLOSE = 1.05
@@ -106,7 +108,7 @@ class Explanation(Written):
 
 
 def explain(
-    plan: Plan, *, threads: int | None = None, time_limit: float = TIME_LIMIT
+    plan: Plan, *, threads: int | None = None, time_limit: float = TIME_LIMIT, more: float = MORE
 ) -> Explanation:
     """Find the effect of each resource on a plan, and how much longer simpler plans take.
 
@@ -116,17 +118,22 @@ def explain(
     threads : number of threads.
     time_limit : seconds for all searches together, without compiling; unfinished results are not
         ``proven``.
+    more : changed amount of each resource over the actual one; devices change by as many whole
+        groups of the outermost level, at least one.
 
     Raises
     ------
     InputError
-        ``search.space`` is not a search space, or the time limit is not above 0.
+        ``search.space`` is not a search space, or the time limit is not above 0, or ``more`` is not
+        above 1.
     """
     need("plan", plan, (Plan,), "nest.plan, nest.evaluate or nest.load_plan")
+    if not 1.0 < more <= MOST:
+        raise InputError(f"more: got {more:g}; allowed: above 1, at most {MOST:g}")
     need_seconds("time_limit", time_limit)
     threads = None if threads is None else need_count("threads", threads)
     solver = _Solver(plan, threads)
-    changes, simple = list(_changed(plan.inputs.cluster)), list(solver.restrictions())
+    changes, simple = list(_changed(plan.inputs.cluster, more)), list(solver.restrictions())
     compiled.load()
     started = time.perf_counter()
     solver.begin(time_limit, OWN * len(simple) + solver.proved * sum(c.parts for c in changes))
@@ -139,11 +146,22 @@ def explain(
     return Explanation(
         step_time_s=plan.step_time_s,
         method="solved" if solver.proved else "priced",
-        bottleneck=_bottleneck(plan, prices),
+        bottleneck=_bottleneck(plan, prices, more),
         prices=prices,
         simpler=(*simpler, *([even] if even else [])),
         seconds=time.perf_counter() - started,
     )
+
+
+def priced(plan: Plan, more: float = MORE) -> tuple[ShadowPrice, ...]:
+    """The effect of each resource on a plan that stays as it is: priced again, nothing is searched.
+
+    Parameters
+    ----------
+    plan, more : as for :func:`explain`.
+    """
+    solver = _Solver(plan, None)
+    return tuple(solver.unchanged(change) for change in _changed(plan.inputs.cluster, more))
 
 
 class _Change(NamedTuple):
@@ -161,34 +179,35 @@ class _Change(NamedTuple):
         return OWN if self.factor < 1.0 else 1
 
 
-def _changed(cluster: Cluster) -> Iterator[_Change]:
+def _changed(cluster: Cluster, more: float) -> Iterator[_Change]:
     levels = cluster.levels
 
-    def sized(field: str, more: Callable[[Any], Any]) -> Cluster:
-        device, *types = (each.replace(**{field: more(getattr(each, field))})
+    def sized(field: str, grown: Callable[[Any], Any]) -> Cluster:
+        device, *types = (each.replace(**{field: grown(getattr(each, field))})
                           for each in cluster.device_types)
         return cluster.replace(device=device, types=types)
 
-    yield _Change("flops", "device FLOP/s", None, MORE, sized(
-        "peak_flops", lambda peaks: {dtype: MORE * peak for dtype, peak in peaks.items()}))
-    yield _Change("memory", "device memory", None, MORE, sized("memory", lambda x: MORE * x))
-    yield _Change("memory_bandwidth", "memory bandwidth", None, MORE,
-                  sized("memory_bandwidth", lambda x: MORE * x))
+    yield _Change("flops", "device FLOP/s", None, more, sized(
+        "peak_flops", lambda peaks: {dtype: more * peak for dtype, peak in peaks.items()}))
+    yield _Change("memory", "device memory", None, more, sized("memory", lambda x: more * x))
+    yield _Change("memory_bandwidth", "memory bandwidth", None, more,
+                  sized("memory_bandwidth", lambda x: more * x))
     links = cluster.links
     if links is not None:
-        wider_links = links.replace(bandwidth=[MORE * rate for rate in links.bandwidth])
-        yield _Change("bandwidth", "bandwidth of all links", None, MORE,
+        wider_links = links.replace(bandwidth=[more * rate for rate in links.bandwidth])
+        yield _Change("bandwidth", "bandwidth of all links", None, more,
                       cluster.replace(links=wider_links))
     for number, level in enumerate(levels if links is None else ()):
         # An oversubscribed level would follow those below: fix all bandwidths first.
         bandwidth = list(cluster.nominal_bandwidth)
-        bandwidth[number] *= MORE
+        bandwidth[number] *= more
         wider = tuple(other.replace(oversubscription=None, bandwidth=given)
                       for other, given in zip(levels, bandwidth, strict=True))
-        yield _Change("bandwidth", f"{level.name} bandwidth", level.name, MORE,
+        yield _Change("bandwidth", f"{level.name} bandwidth", level.name, more,
                       cluster.replace(levels=wider))
     group = cluster.group_sizes[-2] if len(levels) > 1 else 1
-    for count in (cluster.size + group, cluster.size - group):
+    step = group * max(1, round((more - 1.0) * cluster.size / group))
+    for count in (cluster.size + step, cluster.size - step):
         try:
             resized = cluster.with_devices(count)
         except InputError:  # above NEST's limit, or none left
@@ -228,17 +247,8 @@ class _Solver:
 
     def price(self, change: _Change) -> ShadowPrice:
         """The best step time under a change."""
-        now = self.plan.step_time_s
-        best: tuple[float, Configuration] | None = None
-        proven, note = False, ""
-        try:
-            again = evaluate(self.subject, change.cluster, self.job, self.plan.configuration)
-            if again.feasible or not self.plan.feasible:
-                best = again.step_time_s, self.plan.configuration
-            else:
-                note = "the plan does not fit then"
-        except InputError:
-            note = "the plan needs more devices"
+        best, note = self._again(change)
+        proven = False
         if self.proved:
             known = best[0] if best else math.inf
             found = self.search(change.cluster, self.space, change.parts, known)
@@ -247,6 +257,27 @@ class _Solver:
             if found.configuration is not None and (
                     best is None or found.step_time < best[0] * (1.0 - SAME)):
                 best = found.step_time, found.configuration
+        return self._effect(change, best, proven, note)
+
+    def unchanged(self, change: _Change) -> ShadowPrice:
+        """The step time of the plan itself under a change."""
+        best, note = self._again(change)
+        return self._effect(change, best, False, note)
+
+    def _again(self, change: _Change) -> tuple[tuple[float, Configuration] | None, str]:
+        """Seconds of the plan itself under a change, and the plan; or why there are none."""
+        try:
+            again = evaluate(self.subject, change.cluster, self.job, self.plan.configuration)
+        except InputError:
+            return None, "the plan needs more devices"
+        if again.feasible or not self.plan.feasible:
+            return (again.step_time_s, self.plan.configuration), ""
+        return None, "the plan does not fit then"
+
+    def _effect(
+        self, change: _Change, best: tuple[float, Configuration] | None, proven: bool, note: str
+    ) -> ShadowPrice:
+        now = self.plan.step_time_s
         return ShadowPrice(
             resource=change.resource, name=change.name, level=change.level, factor=change.factor,
             devices=change.cluster.size,
@@ -365,13 +396,14 @@ def _short(name: str, bounds: dict[str, str], priced: Plan, why: str) -> Simpler
         stage=stage, bytes_short=over, configuration=priced.configuration)
 
 
-def _bottleneck(plan: Plan, prices: tuple[ShadowPrice, ...]) -> str:
+def _bottleneck(plan: Plan, prices: tuple[ShadowPrice, ...], more: float) -> str:
     """What bounds the step, and which resource helps most."""
     gains = [p for p in prices if p.resource != "devices" and p.share is not None]
     best = min(gains, key=lambda p: p.share or 0.0, default=None)
+    share = f"{100 * (more - 1.0):.3g}%"
     if best is None or best.share is None or best.share > -NEGLIGIBLE:
-        return f"{plan.bottleneck}; 1% more of any single resource has almost no effect"
-    return (f"{plan.bottleneck}; of all resources, 1% more {best.name} "
+        return f"{plan.bottleneck}; {share} more of any single resource has almost no effect"
+    return (f"{plan.bottleneck}; of all resources, {share} more {best.name} "
             f"helps most ({100 * best.share:+.2f}%)")
 
 

@@ -71,6 +71,16 @@ def export(
     return software.files(sheet(software, plan, found, launcher))
 
 
+def launch_files(plan: Plan) -> tuple[str, dict[str, str]] | None:
+    """The first target that runs a plan, and the texts of its files; None: there is none."""
+    for target in TARGETS:
+        try:
+            return target, export(plan, target)
+        except (InputError, UnsupportedError):
+            continue
+    return None
+
+
 def need_target(target: object) -> None:
     """Refuse what is no target.
 

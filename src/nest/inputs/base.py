@@ -282,8 +282,8 @@ class Shown(Written):
         return self.report()
 
     def _repr_html_(self) -> str:
-        """The report for a notebook."""
-        return f"<pre>{html.escape(self.report())}</pre>"
+        """The report for a notebook: its page where there is one, else its text."""
+        return texts.page(self, True) or f"<pre>{html.escape(self.report())}</pre>"
 
 
 def _without(data: Any, locations: Iterable[tuple[int | str, ...]]) -> Any:

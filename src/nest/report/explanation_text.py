@@ -36,7 +36,7 @@ def explanation_text(
         page.paragraph("DOES NOT FIT", "bold red")
     page.paragraph(plan.headline, "bold")
     page.blank()
-    page.fact("Plan", _way(plan.configuration))
+    page.fact("Plan", in_words(plan.configuration))
     page.fact("Bound by", found.bottleneck.replace("%", " %"))
     page.blank()
     _prices(page, found)
@@ -45,7 +45,7 @@ def explanation_text(
     return page.text()
 
 
-def _way(way: Configuration) -> str:
+def in_words(way: Configuration) -> str:
     """A configuration in a line; degrees that all stages share."""
     parts = [f"pp {way.pp} x blocks of {blocks(way)} x outer_dp {way.outer_dp}"]
     for name, usual in (("tp", 1), ("cp", 1), ("ep", 1), ("dp_in", 1), ("zero", 0),
@@ -114,7 +114,7 @@ def _why(other: SimplerPlan, plan: Plan, found: Explanation) -> str:
     told = [f"{WORDS[cause]} {_signed(seconds)}" for cause, seconds in parts[:MOST_CAUSES]
             if abs(seconds) >= SMALL * plan.step_time_s]
     outside = "outside the searched space: " if found.method == "solved" and faster else ""
-    return f"{outside}{_way(other.configuration)}; {', '.join(told) or 'equally fast'}"
+    return f"{outside}{in_words(other.configuration)}; {', '.join(told) or 'equally fast'}"
 
 
 def _signed(seconds: float) -> str:

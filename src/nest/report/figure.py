@@ -16,7 +16,7 @@ from nest.units import shorten
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SUFFIXES = (".png", ".svg")
+SUFFIXES = (".png", ".svg", ".pdf")
 BLACK, ORANGE, SKY_BLUE, GREEN, BLUE, VERMILION, PURPLE = (
     "#000000", "#e69f00", "#56b4e9", "#009e73", "#0072b2", "#d55e00", "#cc79a7")
 """Of M. Okabe and K. Ito, "Color Universal Design", 2008; their yellow does not show on white."""
@@ -54,7 +54,7 @@ def check_picture(option: str, file: str | None) -> None:
     """
     if file and not file.endswith(SUFFIXES):
         raise InputError(f"{option}: got {shorten(file, 200)}; allowed: a name that ends in "
-                         f"{' or '.join(SUFFIXES)}")
+                         f"{', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
     if file:
         need_matplotlib(option)
 
@@ -98,7 +98,8 @@ def save_figure(file: str, figure: Figure) -> None:
     """
     suffix = Path(file).suffix[1:]
     stream = io.BytesIO()
-    undated = {"Date": None, "Creator": None} if suffix == "svg" else {"Software": None}
+    undated = {"svg": ("Date", "Creator"), "pdf": ("CreationDate", "Creator", "Producer"),
+               "png": ("Software",)}[suffix]
     with look():
-        figure.savefig(stream, format=suffix, dpi=DOTS, metadata=undated)
+        figure.savefig(stream, format=suffix, dpi=DOTS, metadata=dict.fromkeys(undated))
     write_atomic(file, stream.getvalue())

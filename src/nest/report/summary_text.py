@@ -50,7 +50,7 @@ def summary_text(
         page.fact("Assumed", assumed)
     if better := full.other_batch(plan):
         page.fact("Other batch", better)
-    page.fact("More", "--details; -o PLAN.json, then nest export, explain, simulate")
+    page.fact("More", "--details; -o PLAN.json, then nest report, export, explain")
     return page.text()
 
 

@@ -122,6 +122,14 @@ class Tools:
         return {"report": next_text(found, plans, None),
                 "plans": [self._kept(plans[one.number])["plan"] for one in found]}
 
+    def diagnose(self, plan: str, log: str) -> str:
+        """Why a run of a plan is slower, or holds more memory, than priced: the text of its log."""
+        from nest.measured.diagnosis import diagnose
+        from nest.report.diagnosis_text import diagnosis_text
+
+        return diagnosis_text(_from_file(
+            "train.log", log, lambda path: diagnose(self._plan(plan), path)))
+
     def catalog(self, section: str) -> list[dict[str, Any]]:
         """Names that questions may use: models, clusters, devices, stacks."""
         from nest.report.catalog_text import catalog_rows

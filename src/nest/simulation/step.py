@@ -51,9 +51,14 @@ def simulate(plan: Plan, *, bucket_bytes: float = 0.0) -> Simulation:
 
 
 def short_step_time(plan: Plan) -> float | None:
-    """Simulated seconds of a step; None: it has more than :data:`MOST_PASSES`."""
+    """Simulated seconds of a step; None: it is not short."""
+    return simulate(plan).step_time_s if is_short(plan) else None
+
+
+def is_short(plan: Plan) -> bool:
+    """Whether a step has at most :data:`MOST_PASSES`."""
     p = plan.parallelism
-    return simulate(plan).step_time_s if p.micro_batches * p.pp * p.vpp <= MOST_PASSES else None
+    return p.micro_batches * p.pp * p.vpp <= MOST_PASSES
 
 
 class Traced:
@@ -81,6 +86,10 @@ class Traced:
             for order, priced in zip(step.orders, step.priced, strict=True)
         ]
         """Bytes during and after each task, by stage."""
+        self.orders = step.orders
+        """Tasks of each stage."""
+        self.work = [priced.work for priced in step.priced]
+        """Seconds of the layers of each stage."""
 
 
 class _Step:

@@ -81,13 +81,14 @@ def front_figure(results: Results) -> Figure:
         figure = Figure((WIDTH, 4.5), layout="constrained")
         axes = figure.subplots()
         for colour, (group, found) in zip(_colours(), results.groups.items(), strict=False):
-            points = [(_other(results, one, others), results.value(one, first)) for one in found]
+            points = [(other_value(results, one, others), results.value(one, first))
+                      for one in found]
             on_front = [point for point, one in zip(points, found, strict=True)
                         if one.number in results.front]
             axes.plot(*_columns(points), ".", color=colour, alpha=0.35, markersize=5.0)
             axes.plot(*_columns(sorted(on_front)), "o-", color=colour, markersize=5.0,
-                      linewidth=1.0, label=_named(group) or "front")
-            for (x, y), text in _thinned(_labelled(results, found, points), len(results.groups)):
+                      linewidth=1.0, label=named(group) or "front")
+            for (x, y), text in _thinned(labelled(results, found, points), len(results.groups)):
                 axes.annotate(text, (x, y), (4, 4), textcoords="offset points", fontsize=6.5,
                               color=colour)
         axes.set_xlabel(title(others[0], study) if others else "point")
@@ -110,33 +111,17 @@ def heat_map(results: Results, objective: ObjectiveName, x: str, y: str) -> Figu
     """
     from matplotlib.figure import Figure
 
-    study = results.study
-    names = [*study.axes]
-    places = names.index(x), names.index(y)
-    outer = [names.index(name) for name in study.groups if name not in (x, y)]
-    panels: dict[tuple[Any, ...], dict[tuple[Any, Any], float]] = {}
-    missing = _missing(results, places, outer)
-    pick = max if OBJECTIVES[objective].most else min
-    for one in results.light:
-        cells = panels.setdefault(tuple(one.labels[place] for place in outer), {})
-        cell = one.labels[places[0]], one.labels[places[1]]
-        value = results.value(one, objective)
-        if math.isfinite(value):
-            cells[cell] = pick(cells.get(cell, value), value)
-    panels = {group: panels.get(group, {}) for group in
-              [*dict.fromkeys([*panels, *missing])][:MOST_PANELS]} or {(): {}}
-    short = dict(zip(names, short_names(study), strict=True))
+    study, panels = results.study, heat_panels(results, objective, x, y)
+    short = dict(zip(study.axes, short_names(study), strict=True))
     columns = 1 if len(panels) == 1 else 2
     lines = -(-len(panels) // columns)
     with look():
         figure = Figure((WIDTH, PANEL * lines + 0.6), layout="constrained")
         drawn = figure.subplots(lines, columns, squeeze=False).ravel()
-        for axes, (group, cells) in zip(drawn, panels.items(), strict=False):
-            empty = {cell: why for cell, why in missing.get(group, {}).items()
-                     if cell not in cells}
-            _map(axes, cells, empty, [_ordered({cell[side] for cell in (*cells, *empty)})
+        for axes, (group, (cells, empty)) in zip(drawn, panels.items(), strict=False):
+            _map(axes, cells, empty, [ordered({cell[side] for cell in (*cells, *empty)})
                                       for side in (0, 1)], title(objective, study))
-            axes.set_title(_named(group), fontsize=9.0, loc="right")
+            axes.set_title(named(group), fontsize=9.0, loc="right")
             axes.set_xlabel(short[x])
             axes.set_ylabel(short[y])
         for axes in drawn[len(panels):]:
@@ -145,6 +130,40 @@ def heat_map(results: Results, objective: ObjectiveName, x: str, y: str) -> Figu
         figure.suptitle(f"{study.name}: {title(objective, study)}, the {best} over all other axes",
                         fontsize=10.0, fontweight="bold", x=0.01, ha="left")
     return figure
+
+
+Cells = dict[tuple[Any, Any], float]
+"""A value for each pair of labels."""
+
+
+def heat_panels(
+    results: Results, objective: ObjectiveName, x: str, y: str
+) -> dict[tuple[Any, ...], tuple[Cells, dict[tuple[Any, Any], str]]]:
+    """Cells of a heat map, and why others are empty, for each group; at most ``MOST_PANELS``.
+
+    Parameters
+    ----------
+    objective, x, y : as of :func:`heat_map`.
+    """
+    study = results.study
+    names = [*study.axes]
+    places = names.index(x), names.index(y)
+    outer = [names.index(name) for name in study.groups if name not in (x, y)]
+    panels: dict[tuple[Any, ...], Cells] = {}
+    missing = _missing(results, places, outer)
+    pick = max if OBJECTIVES[objective].most else min
+    for one in results.light:
+        cells = panels.setdefault(tuple(one.labels[place] for place in outer), {})
+        cell = one.labels[places[0]], one.labels[places[1]]
+        value = results.value(one, objective)
+        if math.isfinite(value):
+            cells[cell] = pick(cells.get(cell, value), value)
+    found = {}
+    for group in [*dict.fromkeys([*panels, *missing])][:MOST_PANELS] or [()]:
+        cells = panels.get(group, {})
+        found[group] = cells, {cell: why for cell, why in missing.get(group, {}).items()
+                               if cell not in cells}
+    return found
 
 
 def sensitivity_figure(results: Results) -> Figure:
@@ -188,7 +207,7 @@ def _missing(
     return found
 
 
-def _labelled(
+def labelled(
     results: Results, found: Sequence[Light], points: Sequence[tuple[float, float]]
 ) -> list[tuple[tuple[float, float], str]]:
     """Points of the front with the values of their axes, but for those of the group."""
@@ -241,14 +260,14 @@ def _map(
     axes.set_yticks(range(len(up)), [shown(label) for label in up])
 
 
-def _ordered(labels: set[Any]) -> list[Any]:
+def ordered(labels: set[Any]) -> list[Any]:
     """Labels by their numbers, or by their text."""
     numbers = {label: number_of(label) for label in labels}
     return sorted(labels, key=lambda label: (numbers[label] is None, numbers[label] or 0.0,
                                              str(label)))
 
 
-def _other(results: Results, one: Light, others: Sequence[ObjectiveName]) -> float:
+def other_value(results: Results, one: Light, others: Sequence[ObjectiveName]) -> float:
     return results.value(one, others[0]) if others else float(one.number)
 
 
@@ -256,7 +275,7 @@ def _columns(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[f
     return [x for x, _ in points], [y for _, y in points]
 
 
-def _named(group: tuple[Any, ...]) -> str:
+def named(group: tuple[Any, ...]) -> str:
     return ", ".join(map(shown, group))
 
 

@@ -210,6 +210,26 @@ class Sweep:
         with self.results() as results:
             return report_text(results, files, **page)
 
+    def document(self) -> dict[str, Any]:
+        """What the page of the study shows, as `nest report` of its folder."""
+        from nest.studies.charts import objective_of, pair_of
+        from nest.studies.page import study_document
+
+        pair = pair_of(self.study, None, None) if len(self.study.axes) > 1 else None
+        with self.results() as results:
+            return study_document(results, objective_of(self.study, None), pair)
+
+    def to_html(self) -> str:
+        """The page of the study: one file, which sends no request."""
+        from nest.report.web.pages import page
+
+        return page(self.document())
+
+    def _repr_html_(self) -> str:
+        from nest.report.web.pages import frame
+
+        return frame(self.document())
+
     def __str__(self) -> str:
         return self.report()
 

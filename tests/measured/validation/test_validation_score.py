@@ -238,7 +238,8 @@ def test_groups_add_up(capsys: pytest.CaptureFixture[str]) -> None:
     (("nowhere.csv",), "nowhere.csv: no such file"),
     (("-o", "."), "--output .: is a folder"),
     (("--plot", "/no/such/plot.svg"), "cannot be written"),
-    (("--plot", "plot.pdf"), "plot: got 'plot.pdf'; allowed: a name that ends in .png or .svg"),
+    (("--plot", "plot.gif"),
+     "plot: got 'plot.gif'; allowed: a name that ends in .png, .svg or .pdf"),
 ])
 def test_bad_words_are_told(
     words: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]

@@ -260,7 +260,8 @@ def test_names_are_checked_first(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
     files = Files(tmp_path)
-    for name, told in (("x.gif", "--map: got 'x.gif'; allowed: a name that ends in .png or .svg"),
+    for name, told in (("x.gif", "--map: got 'x.gif'; allowed: a name that ends in .png, .svg or "
+                 ".pdf"),
                        ("no/x.svg", "cannot be written (no folder no)"),
                        ("", "--map: got no name; allowed: a file to write")):
         # the cluster would be refused too, but later

@@ -1,0 +1,32 @@
+"use strict";
+// Terms that explain themselves where the pointer rests; longer ones come first where they overlap.
+const TERMS = {
+  "pipeline parallel": "The layers are cut into stages on different devices. Micro-batches flow through the stages one behind the other.",
+  "data parallel": "Several copies of the model work on different samples and add up their gradients at the end of a step.",
+  "tensor parallel": "Each layer's matrices are split over devices, which exchange results within the layer. It needs fast links.",
+  "context parallel": "Each sequence is split over devices, which exchange keys and values of attention.",
+  "expert parallel": "The experts of a mixture-of-experts layer are spread over devices; tokens travel to their experts.",
+  "sequence parallel": "Norms and dropout are split along the sequence over the tensor parallel devices, which saves memory.",
+  "micro-batch": "The samples that go through the pipeline at once. A step takes many and adds up their gradients.",
+  "micro-batches": "The samples that go through the pipeline at once. A step takes many and adds up their gradients.",
+  "pipeline bubble": "Time in which a stage waits for others, mostly while the pipeline fills and drains.",
+  "bubble": "Time in which a stage waits for others, mostly while the pipeline fills and drains.",
+  "recompute": "Activations are not kept but computed again in the backward pass: less memory, more time.",
+  "zero": "How much of the model's states data parallel copies share instead of each keeping all (ZeRO 1: optimizer; 2: and gradients; 3: and parameters).",
+  "mfu": "Model FLOP utilization: the share of the devices' peak that the model's own arithmetic reaches.",
+  "virtual stages": "Chunks of layers of one stage: a stage that holds several starts sooner and waits less.",
+  "chunks": "Virtual stages: several separate groups of layers on one stage, which shortens the bubble.",
+  "schedule": "The order in which stages run the forward and backward passes of micro-batches.",
+  "outer_dp": "Replicas of the whole pipeline.",
+  "dp_in": "Data parallel copies inside a stage.",
+  "vpp": "Virtual pipeline stages: chunks of layers on each stage.",
+  "end of step": "After the last backward pass: remaining gradient reduction, the optimizer, and fresh parameters.",
+  "activations": "Intermediate results that the backward pass needs.",
+  "optimizer": "The optimizer keeps extra numbers for each weight, such as Adam's two moments.",
+  "exposed traffic": "Communication that nothing hides: devices wait for it.",
+  "stage": "A block of devices that holds a consecutive part of the layers.",
+  "simulated": "The step was also run event by event, independently of the formula that gives its price.",
+  "evidence": "How many measured training runs resemble this plan. Measured: some do. Extrapolated: the plan has a property that no run had.",
+  "optimal": "Whether the search proved that no plan in its space is faster.",
+};
+const TERM = new RegExp("\\b(" + Object.keys(TERMS).sort((a, b) => b.length - a.length).join("|") + ")\\b", "i");

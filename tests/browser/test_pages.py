@@ -1,0 +1,189 @@
+"""Pages in a real browser: no error, no request, every figure drawn, and usable by everybody.
+
+.ci/browser runs them with Debian's Chromium; NEST_BROWSER names another one.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from report_plans import PLANS, plan_of
+
+from nest.report.web.document import facts, plan_document
+from nest.report.web.pages import page as html_of
+
+playwright = pytest.importorskip(
+    "playwright.sync_api", reason="playwright is not installed; .ci/browser installs it")
+axe = pytest.importorskip(
+    "axe_playwright_python.sync_playwright", reason="axe is not installed; .ci/browser installs it")
+CHROMIUM = os.environ.get("NEST_BROWSER") or shutil.which("chromium")
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="no chromium is installed; .ci/browser installs it")
+READY_MS = 2000
+"""In which a page must stand (asked)."""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as started:
+        found = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("pages")
+
+
+@cache
+def _document(name: str) -> dict:
+    plan = plan_of(name)
+    return plan_document(plan, facts(plan), "PLAN.json", ("megatron", {"launch.sh": "run"})).data()
+
+
+def opened(browser: Any, folder: Path, document: dict, width: int = 1440, theme: str = "light"
+           ) -> tuple[Any, list[str]]:
+    """A page, and everything that it says or asks for that it should not."""
+    file = folder / "page.html"
+    file.write_text(html_of(document), "utf-8")
+    tab = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=theme)
+    wrong: list[str] = []
+    tab.on("console", lambda message: wrong.append(message.text))
+    tab.on("pageerror", lambda error: wrong.append(str(error)))
+    tab.on("dialog", lambda dialog: wrong.append(f"dialog {dialog.message}"))
+    tab.on("request", lambda asked: None if asked.url == file.as_uri() else wrong.append(asked.url))
+    tab.goto(file.as_uri())
+    return tab, wrong
+
+
+def paints(tab: Any, selector: str = "canvas") -> int:
+    """Different colours of a canvas, of every 50th pixel."""
+    return tab.evaluate("""selector => { const c = document.querySelector(selector);
+        const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data, seen = new Set();
+        for (let n = 0; n < d.length; n += 200) seen.add(d[n] + ',' + d[n+1] + ',' + d[n+2]);
+        return seen.size; }""", selector)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_every_figure_is_drawn(browser, folder, name: str) -> None:
+    tab, wrong = opened(browser, folder, _document(name))
+    assert int(tab.evaluate("document.documentElement.dataset.ready")) < READY_MS
+    stages = len(plan_of(name).stages)
+    assert paints(tab) >= 5
+    for stage in range(stages):
+        assert tab.locator(f"#devices svg .stage{stage}").count() >= 1
+    assert tab.locator("#step .waterfall .bar").count() == len(_document(name)["steps"]) + 1
+    assert tab.locator("#memory .bar").count() == stages
+    assert tab.locator("#memory path.curve").get_attribute("d").count("L") > 5
+    assert tab.locator("#links .bar .part").count() >= 1
+    assert tab.locator("#options tbody tr").count() >= 1
+    assert tab.locator("#resources tbody tr").count() >= 4
+    assert tab.locator("#launch pre").count() >= 2
+    assert (tab.locator("#devices svg .idle").count() > 0) == (name == "idle")
+    assert not wrong
+    tab.close()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1440, 390])
+def test_axe_finds_nothing(browser, folder, width: int, theme: str) -> None:
+    for name in ("hundreds", "torus"):
+        tab, wrong = opened(browser, folder, _document(name), width, theme)
+        found = axe.Axe().run(tab).response["violations"]
+        assert not [(one["id"], one["nodes"][0]["html"][:200]) for one in found]
+        assert tab.evaluate("document.documentElement.scrollWidth") <= width  # nothing sticks out
+        assert not wrong
+        tab.close()
+
+
+def test_terms_explain_themselves(browser, folder) -> None:
+    tab, _ = opened(browser, folder, _document("hundreds"))
+    term = tab.locator("dfn", has_text="Tensor parallel").first
+    term.hover()
+    assert "matrices are split" in tab.locator("#tip").inner_text()
+    tab.mouse.move(5, 5)
+    assert tab.locator("#tip").is_hidden()
+    term.focus()
+    assert tab.locator("#tip").is_visible()
+    tab.keyboard.press("Escape")
+    assert tab.locator("#tip").is_hidden()
+    tab.locator("#step .bar .track").first.hover()
+    assert "Shorter with" in tab.locator("#tip").inner_text()
+    tab.locator("#devices svg g[data-tip]").first.hover()
+    assert "stage 0" in tab.locator("#tip").inner_text()
+    tab.close()
+
+
+def test_the_timeline_zooms_to_one_pass(browser, folder) -> None:
+    tab, wrong = opened(browser, folder, _document("hundreds"))
+    state = tab.locator("#timeline [aria-live]")
+    whole = state.inner_text()
+    assert "zoom" not in whole
+    tab.get_by_role("button", name="One pass, by layer").click()
+    assert "zoom" in state.inner_text() and paints(tab) >= 5
+    canvas = tab.locator("#timeline canvas")
+    box = canvas.bounding_box()
+    canvas.hover(position={"x": box["width"] / 2, "y": 35})
+    assert "layers" in tab.locator("#tip").inner_text()
+    canvas.focus()
+    tab.keyboard.press("Home")
+    assert state.inner_text() == whole
+    for _ in range(4):
+        tab.keyboard.press("+")
+    near = state.inner_text()
+    assert "zoom 8 x" in near
+    tab.keyboard.press("ArrowRight")
+    assert state.inner_text() != near
+    tab.keyboard.press("ArrowDown")
+    assert "tage 0" in state.inner_text()
+    tab.keyboard.press("Home")
+    canvas.click(position={"x": 200, "y": 35})
+    assert "framed: micro-batch" in state.inner_text()
+    tab.mouse.move(box["x"] + 600, box["y"] + 40)
+    tab.keyboard.press("+")
+    before = state.inner_text()
+    tab.mouse.down()
+    tab.mouse.move(box["x"] + 300, box["y"] + 40)
+    tab.mouse.up()
+    assert state.inner_text() != before
+    assert not wrong
+    tab.close()
+
+
+def test_themes_and_print(browser, folder) -> None:
+    tab, wrong = opened(browser, folder, _document("eight"), theme="dark")
+    ground = "getComputedStyle(document.body).backgroundColor"
+    dark = tab.evaluate(ground)
+    tab.get_by_role("button", name="Light / dark").click()
+    assert tab.evaluate(ground) != dark and paints(tab) >= 5
+    assert len(tab.pdf()) > 20_000
+    tab.emulate_media(media="print")
+    assert tab.locator("nav").is_hidden() and tab.locator("#assumed").is_visible()
+    assert not wrong
+    tab.close()
+
+
+def test_hostile_names_stay_text(browser, folder) -> None:
+    hostile = "</script><img src=x onerror=alert(1)>"
+
+    def poisoned(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: one if name == "kind" else poisoned(one) for name, one in value.items()}
+        if isinstance(value, list):
+            return [poisoned(one) for one in value]
+        plain = isinstance(value, str) and not value.startswith("#") and value != "plan"
+        return f"{value} {hostile}" if plain else value
+
+    tab, wrong = opened(browser, folder, poisoned(_document("eight")))
+    assert tab.locator("img").count() == 0
+    assert hostile in tab.locator("h1").inner_text()
+    tab.locator("#step .bar .track").first.hover()
+    assert not wrong
+    tab.close()
