@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from command_line import run
+from job_logs import iteration
 
 import nest
 from nest.cli.listing import document
@@ -79,6 +80,9 @@ def test_ten_tasks_over_the_protocol() -> None:
             "next_runs", question=QUESTION, learned=taught["learned"], runs=2))
         assert "Run next" in again["report"] and 1 <= len(again["plans"]) <= 2
         assert "expected" in again["report"]
+        log = "\n".join(iteration(n, 1300.0 * best["step_time_s"]) for n in range(1, 30))
+        why = await call("diagnose", plan="plan-1", log=log)
+        assert why.startswith("The run is 30.0 % slower") and "Note  train.log: prints" in why
         assert any(row["name"] == "dgx-h100" for row in json.loads(
             await call("catalog", section="clusters")))
         assert "properties" in json.loads(await call("schema", name="question"))

@@ -127,8 +127,8 @@ class Tools:
         from nest.measured.diagnosis import diagnose
         from nest.report.diagnosis_text import diagnosis_text
 
-        return diagnosis_text(_from_file(
-            "train.log", log, lambda path: diagnose(self._plan(plan), path)))
+        return str(_from_file(
+            "train.log", log, lambda path: diagnosis_text(diagnose(self._plan(plan), path))))
 
     def catalog(self, section: str) -> list[dict[str, Any]]:
         """Names that questions may use: models, clusters, devices, stacks."""
@@ -167,7 +167,8 @@ def _from_file(name: str, text: str, read: Callable[[str], Any]) -> Any:
         path = Path(folder) / name
         path.write_text(text, encoding="utf-8")
         try:
-            return read(str(path))
+            found = read(str(path))
+            return found.replace(f"{folder}/", "") if isinstance(found, str) else found
         except InputError as error:
             raise InputError(str(error).replace(f"{folder}/", "")) from None
 
