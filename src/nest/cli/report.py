@@ -33,10 +33,11 @@ def report(
     threads: options.Threads = None,
     quiet: options.Quiet = False,
 ) -> None:
-    """Write a plan, two plans, a study or a validation as one HTML page with all figures.
+    """Write a plan, two plans, a study or a validation as HTML.
 
-    Of a plan the page shows what to run, how sure its speed is, the devices, the simulated step,
-    memory, links, other plans and the launch files. It opens from disk and sends no request.
+    One page with all figures. Of a plan it shows what to run, how sure its speed is, the devices,
+    the simulated step, memory, links, other plans and the launch files. It opens from disk and
+    sends no request.
     """
     from nest.inputs.files import write_text_atomic
 

@@ -34,6 +34,7 @@ from nest.search.progress import Watch
 from nest.search.query import Control, Query
 from nest.search.solution import SearchResult
 from nest.search.tensors import Formulation
+from nest.units import shorten
 
 MORE = 1.01
 """Changed amount of a resource over the actual one, unless said otherwise."""
@@ -128,8 +129,8 @@ def explain(
         above 1.
     """
     need("plan", plan, (Plan,), "nest.plan, nest.evaluate or nest.load_plan")
-    if not 1.0 < more <= MOST:
-        raise InputError(f"more: got {more:g}; allowed: above 1, at most {MOST:g}")
+    if type(more) not in (int, float) or not 1.0 < more <= MOST:
+        raise InputError(f"more: got {shorten(more)}; allowed: above 1, at most {MOST:g}")
     need_seconds("time_limit", time_limit)
     threads = None if threads is None else need_count("threads", threads)
     solver = _Solver(plan, threads)

@@ -14,7 +14,7 @@ from nest.report.stages import CATEGORIES, GIB, stage_tables
 from nest.report.web.answer import FirstScreen, Step, answer, waterfall
 from nest.report.web.options import OtherPlans, options
 from nest.report.web.places import Places, places
-from nest.report.web.timeline import MOST_RECORDED, Timeline, timeline
+from nest.report.web.timeline import MOST_RECORDED, StepTimeline, timeline
 from nest.report.web.traffic import LinkLoads, traffic
 from nest.simulation.step import Traced
 from nest.units import format_seconds
@@ -61,7 +61,7 @@ class PlanDocument:
     rows: tuple[tuple[str, ...], ...]
     """Stages, equal neighbours folded."""
     places: Places
-    timeline: Timeline
+    timeline: StepTimeline
     steps: tuple[Step, ...]
     step: str
     memory: tuple[StageMemoryRow, ...]

@@ -21,7 +21,7 @@ from nest.report.figure import (
 from nest.report.network.chart import network_chart
 from nest.report.stages import CATEGORIES, GIB
 from nest.report.web.answer import waterfall
-from nest.report.web.timeline import KINDS, MOST_RECORDED, Timeline, timeline
+from nest.report.web.timeline import KINDS, MOST_RECORDED, StepTimeline, timeline
 from nest.report.web.traffic import traffic
 from nest.simulation.step import Traced
 from nest.units import format_seconds
@@ -68,7 +68,7 @@ def _rows(axes: Axes, names: Sequence[str]) -> None:
     axes.tick_params(axis="y", length=0)
 
 
-def _traced(plan: Plan) -> Timeline:
+def _traced(plan: Plan) -> StepTimeline:
     return timeline(plan, Traced(plan, most=MOST_RECORDED))
 
 

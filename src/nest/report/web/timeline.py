@@ -43,7 +43,7 @@ class ChunkLayers(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Timeline:
+class StepTimeline:
     """Columns of equal length: an entry for each slice.
 
     Attributes
@@ -88,7 +88,7 @@ class _Row(NamedTuple):
     label: str = ""
 
 
-def timeline(plan: Plan, traced: Traced) -> Timeline:
+def timeline(plan: Plan, traced: Traced) -> StepTimeline:
     """The timeline of the replica that takes longest.
 
     Parameters
@@ -105,7 +105,7 @@ def timeline(plan: Plan, traced: Traced) -> Timeline:
         sorted({row.label for row in rows if row.label}))}
     starts = [round(row.start / tick) for row in rows]
     left = traced.record.left_out
-    return Timeline(
+    return StepTimeline(
         tick_s=tick, step_s=found.step_time_s, replica=found.replica,
         equal=sum(abs(one - found.step_time_s) <= 1e-9 * one for one in found.replicas_s),
         left_out=(left[0], left[-1]) if left else None, kinds=KINDS, labels=tuple(labels),
