@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -13,10 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from report_plans import PLANS, plan_of
+from report_plans import PLANS, STUDY, catalog_runs, plan_of
 
+from nest.measured.validation import price, read, score
+from nest.report.web.compared import pair_document
 from nest.report.web.document import facts, plan_document
 from nest.report.web.pages import page as html_of
+from nest.report.web.validated import validation_document
+from nest.studies.sweep import load_study, sweep
 
 playwright = pytest.importorskip(
     "playwright.sync_api", reason="playwright is not installed; .ci/browser installs it")
@@ -168,6 +173,43 @@ def test_themes_and_print(browser, folder) -> None:
     assert tab.locator("nav").is_hidden() and tab.locator("#assumed").is_visible()
     assert not wrong
     tab.close()
+
+
+@pytest.fixture(scope="module")
+def others(folder: Path) -> dict[str, dict]:
+    """A page of two plans, of a study, and of a validation."""
+    plans = plan_of("eight"), plan_of("zero bubble")
+    (folder / "runs.csv").write_text(catalog_runs(12), "utf-8")
+    (folder / "study.json").write_text(json.dumps(STUDY), "utf-8")
+    done = sweep(load_study(str(folder / "study.json")), folder=str(folder / "answers"))
+    return {
+        "pair": pair_document(plans, tuple(plan_document(one, facts(one)) for one in plans),
+                              ("a.json", "b.json")).data(),
+        "study": done.document(),
+        "validation": validation_document(score(price(read(str(folder / "runs.csv")))), "runs")}
+
+
+FILLED = {"pair": ("#why .bar", "#rows tr", "#step .waterfall", "#timeline canvas", "#memory .bar",
+                   "#devices svg .stage1"),
+          "study": ("#best tbody tr", "#front circle.strong", "#heat .cell", "#heat .empty",
+                    "#effects .bar"),
+          "validation": ("#sure dd", "#parity circle", "#groups tbody tr", "#refused p")}
+"""What each page has at least one of."""
+
+
+@pytest.mark.kernels(uncompiled=True)
+@pytest.mark.parametrize("width", [1440, 390])
+@pytest.mark.parametrize("kind", FILLED)
+def test_other_pages_stand_as_well(browser, folder, others, kind: str, width: int) -> None:
+    for theme in ("light", "dark"):
+        tab, wrong = opened(browser, folder, others[kind], width, theme)
+        for selector in FILLED[kind]:
+            assert tab.locator(selector).count() >= 1, selector
+        found = axe.Axe().run(tab).response["violations"]
+        assert not [(one["id"], one["nodes"][0]["html"][:200]) for one in found]
+        assert tab.evaluate("document.documentElement.scrollWidth") <= width
+        assert not wrong
+        tab.close()
 
 
 def test_hostile_names_stay_text(browser, folder) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
+from importlib.resources import files
 from typing import Any
 
 from nest.evaluation.evaluate import evaluate
@@ -37,3 +38,18 @@ def plan_of(name: str) -> Plan:
     where, described = load_network(cluster, devices=devices), load_model(model)
     job = Job(global_batch=batch, seq_len=4096)
     return evaluate(described, where, job, even_configuration(described, where, job, **degrees))
+
+
+STUDY: Mapping[str, Any] = {
+    "name": "s", "model": "llama3-8b", "cluster": {"base": "dgx-h100", "devices": 8},
+    "job": {"global_batch": 32, "seq_len": 4096},
+    "space": {"tp": 8, "pp": 1, "cp": 1, "zero": 1, "micro_batch": "1..4", "recompute": "full"},
+    "axes": {"cluster.devices": [8, 16, 32], "cluster.device.memory": ["10 GB", "80 GB"]},
+    "train": {"tokens": 1e12, "days": 100}, "objectives": ["days", "devices"]}
+"""Six points: on 8 devices late, with 10 GB nothing fits."""
+
+
+def catalog_runs(count: int) -> str:
+    """The first runs of the catalog, as a table."""
+    text = (files("nest") / "catalog" / "runs.csv").read_text("utf-8")
+    return "".join(text.splitlines(keepends=True)[:count + 1])

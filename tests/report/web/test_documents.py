@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import re
 from functools import cache
-from importlib.resources import files
 
 import pytest
 from command_line import Files, run
-from report_plans import PLANS, plan_of
+from report_plans import PLANS, STUDY, catalog_runs, plan_of
 
 from nest.errors import InputError
 from nest.evaluation.evaluate import evaluate
@@ -185,16 +184,9 @@ def test_other_questions_are_told() -> None:
 # ---------------------------------------------------------------- studies and validations
 
 
-STUDY = {
-    "model": "llama3-8b", "cluster": {"base": "dgx-h100", "devices": 8},
-    "job": {"global_batch": 32, "seq_len": 4096}, "space": {"tp": "2..8", "recompute": "none,full"},
-    "axes": {"cluster.devices": [8, 16, 24], "cluster.device.memory": ["1 GB", "80 GB"]},
-    "train": {"tokens": 1e12, "days": 100}, "objectives": ["days", "devices"]}
-
-
 @pytest.mark.kernels(uncompiled=True)
 def test_a_study_shows_what_is_late_and_what_does_not_fit(tmp_path, capsys) -> None:
-    (tmp_path / "study.json").write_text(json.dumps(STUDY | {"name": "s"}), "utf-8")
+    (tmp_path / "study.json").write_text(json.dumps(STUDY), "utf-8")
     folder = tmp_path / "answers"
     run(capsys, "sweep", str(tmp_path / "study.json"), "-o", str(folder), "-q")
     run(capsys, "report", str(folder))
@@ -224,8 +216,3 @@ def test_a_validation_shows_every_configuration(tmp_path, capsys) -> None:
     for (measured, priced_s, *_), one in zip(found["points"], scored.compared, strict=True):
         assert (measured, priced_s) == (one.measured_s, one.predicted_s)
     assert found["figures"][0]["value"] == f"{100 * scored.overall.median_abs_error:.1f} %"
-
-
-def catalog_runs(lines: int) -> str:
-    text = (files("nest") / "catalog" / "runs.csv").read_text("utf-8")
-    return "".join(text.splitlines(keepends=True)[:lines + 1])

@@ -110,7 +110,7 @@ function pairPage(data) {
         const share = 0.5 * Math.abs(one.seconds) / most;
         return bar(h("span", null, one.name), [{ from: one.seconds < 0 ? 0.5 - share : 0.5, share, paint: one.seconds < 0 ? "var(--end)" : "var(--traffic)" }, { from: 0.4985, share: 0.003, paint: "var(--ink)" }], one.text, { tip: `${one.name}: ${one.first} in ${data.names[0]}, ${one.second} in ${data.names[1]}` });
       })))),
-    section("rows", "What differs", "Equal rows are grey.", table(["", ...data.names], data.rows.map((one) => ({ class: one.same ? "refused" : null, cells: [one.name, one.first, one.second] })), "What differs")),
+    section("rows", "What differs", "Equal rows are grey.", table(["choice or figure", ...data.names], data.rows.map((one) => ({ class: one.same ? "refused" : null, cells: [one.name, one.first, one.second] })), "Choices and figures of both")),
     both("step", "Where the steps go", null, (plan) => waterfallFigure(plan.steps, plan.step, seen)),
     both("timeline", "Timelines", null, (plan) => timelineFigure(plan, "")),
     both("memory", "Memory", null, (plan) => memoryFigure(plan)),
