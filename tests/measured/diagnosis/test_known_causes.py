@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import pickle
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from nest.evaluation.even import even_configuration
 from nest.measured.diagnosis import Diagnosis, diagnose
 from nest.measured.diagnosis.steps import divided
 from nest.measured.diagnosis.timeline import (
+    KINDS,
     DeviceWork,
     HostSpan,
     PlanDegrees,
@@ -86,6 +90,7 @@ def test_a_straggler_is_named_with_its_rank(tmp_path: Path) -> None:
     first = found.causes[0]
     assert (first.name, first.seconds) == ("stragglers", pytest.approx(truth, rel=0.03))
     assert "rank 2" in first.evidence[0] and "1.30 times" in first.evidence[0]
+    assert all(abs(one.seconds) < 0.05 * truth for one in found.causes[1:])
     # without its trace it is a wait in a collective, and the report says that it may be one
     found, truth = diagnosed(tmp_path, Disturbed(plan(FLAT), straggler=1.3), (0, 1), slow=2)
     assert found.causes[0].name == "tp"
@@ -115,11 +120,31 @@ def test_a_step_as_priced_has_no_cause(tmp_path: Path) -> None:
         found.measured_s, rel=1e-3)
 
 
+def test_kernels_and_the_gaps_between_them_cancel(tmp_path: Path) -> None:
+    """The price of computing is fitted as a whole; how it is divided is not measured."""
+    run = Disturbed(plan(FLAT), shares=[(1.0, 1.0)])
+    found, _ = diagnosed(tmp_path, run)
+    parts = {one.name: one for one in found.parts}
+    assert parts["gaps"].priced > 0.2 * found.priced_s and parts["gaps"].measured < 1e-6
+    assert all(abs(one.seconds) < 0.01 * found.priced_s for one in found.causes)
+
+
+def test_of_two_steps_the_longer_one_is_slow(tmp_path: Path) -> None:
+    run = Disturbed(plan(FLAT), data=0.5, every=2)
+    run.step()
+    trace = run.trace(tmp_path / "rank0.json", 0, 0, 2)
+    found = diagnose(run.plan, None, [str(trace)])
+    assert found.measured_s == pytest.approx(run.step() + 0.25, rel=1e-3)
+    assert seconds(found, "data") == pytest.approx(0.25, rel=0.01)
+
+
 def test_a_report_of_nsight_says_the_same(tmp_path: Path) -> None:
     run = Disturbed(plan(FLAT), tp=2.0)
     mean = run.log(tmp_path / "train.log")
     trace = run.trace(tmp_path / "rank0.json", 0, 0, 4)
     base = as_sqlite(trace, tmp_path / "rank0.sqlite")
+    with closing(sqlite3.connect(base)) as own:  # a journal that a reader would continue
+        own.execute("PRAGMA journal_mode = WAL")
     before = base.read_bytes()
     found = diagnose(run.plan, tmp_path / "train.log", [str(base)])
     again = diagnose(run.plan, tmp_path / "train.log", [str(trace)])
@@ -228,8 +253,6 @@ D = PlanDegrees(tp=4, cp=1, ep=1, dp=4, pp=1)
 
 def line(*pieces: DeviceWork, spans: tuple[HostSpan, ...] = (), degrees: PlanDegrees = D
          ) -> dict[str, float]:
-    from nest.measured.diagnosis.timeline import KINDS
-
     found = timeline("t.json", None, pieces, spans, degrees)
     return {kind: float(second) for kind, second in zip(KINDS, found.seconds.sum(axis=0),
                                                         strict=True) if second}
@@ -276,15 +299,11 @@ def test_the_host_counts_while_it_has_launched_nothing() -> None:
     ("multi_tensor_apply_kernel<FusedAdamMathFunctor>", "", None, D, "update")])
 def test_kinds_of_kernels(name: str, description: str, size: int | None, degrees: PlanDegrees,
                           kind: str) -> None:
-    from nest.measured.diagnosis.timeline import KINDS
-
     piece = DeviceWork(name, 0.0, 1.0, 3, RankGroup(description, size))
     assert KINDS[kinds_of([piece], degrees)[0]] == kind
 
 
 def test_collectives_of_one_stream_are_of_one_group() -> None:
-    from nest.measured.diagnosis.timeline import KINDS
-
     gather, shift = (DeviceWork(f"ncclDevKernel_{name}", 0.0, 1.0, 3)
                      for name in ("AllGather", "SendRecv"))
     degrees = D._replace(cp=2, pp=2, tp=1)
@@ -335,3 +354,37 @@ def test_a_rank_that_the_plan_lacks(tmp_path: Path) -> None:
     trace = run.trace(tmp_path / "rank64.json", 64, 0)
     with pytest.raises(nest.InputError, match="is of rank 64; allowed: 0 to 15"):
         diagnose(run.plan, None, [str(trace)])
+
+
+def test_a_trace_and_a_memory_timeline_that_torch_writes(tmp_path: Path) -> None:
+    """Of the host alone: products, the optimizer, the DataLoader; bytes by category."""
+    torch = pytest.importorskip("torch", reason="extra torch")
+    from torch.profiler import ProfilerActivity, profile
+
+    from nest.measured.diagnosis import kineto, snapshot
+
+    model = torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(4)))
+    optimizer = torch.optim.AdamW(model.parameters())
+    data = iter(torch.utils.data.DataLoader(torch.randn(64, 256), batch_size=8))
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True, profile_memory=True,
+                 with_stack=True) as seen:
+        for _ in range(3):
+            model(next(data)).pow(2).mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            seen.step()
+    seen.export_chrome_trace(str(tmp_path / "rank3.json"))
+    found = kineto.read(tmp_path / "rank3.json", D)
+    own = {kind: float(second) for kind, second in zip(KINDS, found.seconds.sum(axis=0),
+                                                       strict=True)}
+    assert (found.rank, found.counted, found.on_device) == (3, True, False)
+    assert min(own[name] for name in ("products", "kernels", "update")) > 0.0
+    assert own["collectives"] == own["copies"] == 0.0
+    assert sum(own.values()) == pytest.approx(float(found.lengths.sum()), rel=1e-9)
+    from torch.cuda._memory_viz import _profile_to_snapshot
+
+    (tmp_path / "rank3.pickle").write_bytes(pickle.dumps(_profile_to_snapshot(seen)))
+    held = snapshot.read(tmp_path / "rank3.pickle")
+    size = 4 * (256 * 256 + 256) * 4
+    assert held.kinds["optimizer"] == pytest.approx(2 * size, rel=0.01)
+    assert held.kinds["gradients"] == pytest.approx(size, rel=0.05)

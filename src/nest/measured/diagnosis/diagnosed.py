@@ -84,7 +84,7 @@ def diagnose(
     measured = _seconds(run, printed, seen, causes, notes)
     if measured.mean is not None:
         rest = measured.mean - math.fsum((priced.step_time_s, *(one.seconds for one in causes)))
-        if abs(rest) > 1e-9 * priced.step_time_s:
+        if abs(rest) > 1e-12 * priced.step_time_s:
             causes.append(_unexplained(rest, run, seen, measured))
     known = priced.confidence
     return Diagnosis(

@@ -111,8 +111,7 @@ def _tables(base: sqlite3.Connection, where: str) -> dict[str, frozenset[str]]:
     found: dict[str, frozenset[str]] = {}
     for name, kind, text in base.execute(
             "SELECT name, type, sql FROM sqlite_master WHERE name IN (?, ?, ?, ?, ?)", wanted):
-        if kind != "table" or not isinstance(text, str) or not text.lstrip().upper().startswith(
-                "CREATE TABLE"):
+        if not isinstance(text, str) or not text.lstrip().upper().startswith("CREATE TABLE"):
             raise InputError(f"{where}: {name}: is a {kind} that is no plain table; allowed: what "
                              "`nsys export --type sqlite` writes")
         found[name] = frozenset(row[1] for row in base.execute(f'PRAGMA table_info("{name}")'))

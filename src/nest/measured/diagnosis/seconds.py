@@ -38,7 +38,6 @@ LEAST_STRAGGLER = 0.05
 _HOST = {"layer_gap": 0.0, "layer_overhead": 0.0, "expert_gap": 0.0, "expert_overhead": 0.0,
          "captured_gap": 0.0}
 """What stacks price of the host."""
-_FEWEST_WINDOWS = 3
 _FACTOR = (0.01, 100.0)
 Parts = Mapping[str, float]
 
@@ -177,8 +176,6 @@ def traced(plan: Plan, line: Timeline, usual_s: float | None, notes: list[str]) 
         rows, lengths = rows / count, lengths / count
     middle = float(np.median(lengths))
     fast = lengths <= (1.0 + LEAST_STALL) * middle
-    if len(lengths) < _FEWEST_WINDOWS:
-        fast[:] = True
     usual = _parts(rows[fast].mean(axis=0))
     if plan.parallelism.pp > 1 and not (line.kinds == KINDS.index("pp")).any():
         usual["pp"], usual["gaps"] = usual["gaps"], 0.0
@@ -252,10 +249,7 @@ def compared(plan: Plan, every: Sequence[TracedRank]) -> StepCauses:
     _merge_unknown(bars, one.usual["collectives"])
     found = [Cause(name=name, seconds=seconds, evidence=_evidence(name, one, every, own, left),
                    advice=advice(name, plan.inputs.job.stack.name))
-             for name, seconds in bars.items() if abs(seconds) > 1e-6 * plan.step_time_s]
-    rest = one.length - plan.step_time_s - sum(each.seconds for each in found) - excess
-    if found:  # what rounding and the smallest leave
-        found[0] = found[0].model_copy(update={"seconds": found[0].seconds + rest})
+             for name, seconds in bars.items() if abs(seconds) > 1e-9 * plan.step_time_s]
     if excess > 0.0:
         others = [each for each in every if each is not one]
         found.append(Cause(
