@@ -27,6 +27,7 @@ from nest.cli.naming import App
 from nest.cli.output import UNWRITTEN, emit, say, tolerate, unwritten
 from nest.cli.plan import plan
 from nest.cli.plan_commands import explain, export, replan, simulate
+from nest.cli.probe import probe
 from nest.cli.read import improve, read
 from nest.cli.service import ask, serve
 from nest.cli.sweep import app as sweep
@@ -37,7 +38,7 @@ OK, INTERRUPTED = 0, 130
 app = App(help="Plan how to split the training of a model over a cluster.",
           pretty_exceptions_enable=False)
 for _command in (plan, ask, evaluate, compare, explain, replan, export, read, capture, improve,
-                 learn, serve, simulate, validate):
+                 learn, probe, serve, simulate, validate):
     app.command(_command.__name__)(_command)
 app.command("next")(following)
 app.command("list")(show)
