@@ -32,7 +32,7 @@ from nest.inputs import Cluster, Job, Model, SearchSpace, Stack, load_stack
 from nest.measured.learning import Learned, following, learn, observed
 from nest.report.page import Page
 
-PROGRAM = Path(__file__).parents[1] / "tests" / "stacks" / "training_times.py"
+PROGRAM = Path(__file__).parents[1] / "tests/stacks/training_times.py"
 RANKS = (2, 4)
 MODEL = {"name": "small", "layers": 4, "hidden": 256, "heads": 4, "kv_heads": 4, "ffn": 512,
          "gated": True, "vocab": 512, "tied_embeddings": False, "norm": "rmsnorm", "bias": False}

@@ -88,7 +88,7 @@ def _write_program(path: str) -> None:
     check_target(path)
     if not path.endswith(".py"):
         raise InputError(f"--write: got {path[-60:]!r}; allowed: a name that ends in .py")
-    text = (resources.files("nest") / "measured" / "probe" / "program.py").read_text("utf-8")
+    text = (resources.files("nest") / "measured/probe/program.py").read_text("utf-8")
     write_text_atomic(path, text)
     output.emit("Start it on one node, or on two for the network between nodes, such as with\n\n"
                 + STARTS.format(file=path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from nest.measured.probe.device import ProbedFigures
-from nest.measured.probe.sources import Evidence
+from nest.measured.probe.sources import ClusterFiles
 from nest.report.calibration_text import figures
 from nest.report.page import Page
 from nest.units import format_seconds
@@ -16,7 +16,7 @@ MOST = 6
 
 
 def probe_text(
-    told: Evidence, found: Mapping[str, ProbedFigures], folder: str | None, width: int = 80,
+    told: ClusterFiles, found: Mapping[str, ProbedFigures], folder: str | None, width: int = 80,
     colour: bool = False, unicode: bool = True,
 ) -> str:
     """Give the report of a probe.
@@ -56,7 +56,7 @@ def probe_text(
     return page.text()
 
 
-def _troubles(page: Page, told: Evidence) -> None:
+def _troubles(page: Page, told: ClusterFiles) -> None:
     """What could not be measured, and a rank that is slower than others."""
     it = told.results
     assert it is not None

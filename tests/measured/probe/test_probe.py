@@ -222,6 +222,6 @@ def test_what_is_missing_is_asked_for(tmp_path: Path) -> None:
                       device={**document("a")["device"], "name": "Some GPU"})
     with pytest.raises(InputError, match="which the catalog lacks, without products"):
         describe(read_evidence([unknown]))
-    for words in ([], ["--write", "p.txt"], ["--write", "p.py", matrix],
+    for words in ([], ["--write", "probe.txt"], ["--write", "probe.py", matrix],
                   [matrix, "--ranks", "0"]):
         assert main(["probe", *words]) == 2

@@ -9,11 +9,11 @@ from nest.inputs.job import Stack, resolve_stack
 from nest.measured.probe.device import ProbedFigures, probed_device
 from nest.measured.probe.network import probed_cluster
 from nest.measured.probe.software import probed_stack
-from nest.measured.probe.sources import Evidence
+from nest.measured.probe.sources import ClusterFiles
 
 
 def describe(
-    told: Evidence, device: str | None = None, cluster: str | None = None,
+    told: ClusterFiles, device: str | None = None, cluster: str | None = None,
     stack: str | None = None,
 ) -> dict[str, ProbedFigures]:
     """Descriptions by name: device, cluster and, of results of the program, stack.

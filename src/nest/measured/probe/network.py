@@ -17,7 +17,7 @@ from nest.measured.calibration.collectives import (
 from nest.measured.calibration.timings import bus_share
 from nest.measured.calibration.written import cluster_data, cluster_of
 from nest.measured.probe.device import SPEEDIEST, ProbedFigures
-from nest.measured.probe.sources import Evidence
+from nest.measured.probe.sources import ClusterFiles
 from nest.network.readers.fabric import uneven
 from nest.units import format_bandwidth
 
@@ -26,7 +26,7 @@ SMALLEST_OF_HOSTS = 2.0**14
 
 
 def probed_cluster(
-    told: Evidence, given: str | None, device: Mapping[str, Any], name: str
+    told: ClusterFiles, given: str | None, device: Mapping[str, Any], name: str
 ) -> ProbedFigures:
     """A cluster with all that files and measurements say.
 
@@ -72,7 +72,7 @@ def _missed(found: NetworkFit) -> list[str]:
             f"{100 * found.fit.spread:.0f} % (standard deviation)"]
 
 
-def _node(told: Evidence, measured: Sequence[MeasuredCollective]) -> int:
+def _node(told: ClusterFiles, measured: Sequence[MeasuredCollective]) -> int:
     """Devices of a node; 0: nothing says so."""
     if told.node is not None:
         return told.node.devices
@@ -82,7 +82,7 @@ def _node(told: Evidence, measured: Sequence[MeasuredCollective]) -> int:
 
 
 def _levels(
-    told: Evidence, measured: Sequence[MeasuredCollective], name: str
+    told: ClusterFiles, measured: Sequence[MeasuredCollective], name: str
 ) -> dict[str, Any]:
     """A cluster whose levels files and measurements say."""
     node = _node(told, measured)
@@ -102,7 +102,7 @@ def _levels(
 
 
 def _inside(
-    told: Evidence, measured: Sequence[MeasuredCollective], node: int, name: str
+    told: ClusterFiles, measured: Sequence[MeasuredCollective], node: int, name: str
 ) -> list[dict[str, Any]]:
     """Levels of a node: what joins its groups (NVLink), and what joins these."""
     shape, kind = told.node, link_kinds.own_link(name)
@@ -123,7 +123,7 @@ def _inside(
 
 
 def _between(
-    told: Evidence, measured: Sequence[MeasuredCollective], node: int, hosts: int
+    told: ClusterFiles, measured: Sequence[MeasuredCollective], node: int, hosts: int
 ) -> list[dict[str, Any]]:
     """Levels between nodes; the bandwidth of a device is its share of the node's."""
     across = [each for each in measured if each.nodes > 1]
@@ -182,7 +182,7 @@ def _rated(
         "measured"}
 
 
-def _reached(cluster: Cluster, told: Evidence, made: bool) -> tuple[Cluster, list[str]]:
+def _reached(cluster: Cluster, told: ClusterFiles, made: bool) -> tuple[Cluster, list[str]]:
     """The levels that the measured hosts cross, sized so, with the bandwidths of the whole.
 
     A fit takes the first devices of a cluster; no group of hosts below different leaves ends at

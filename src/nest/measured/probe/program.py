@@ -20,6 +20,7 @@ import argparse
 import json
 import math
 import os
+import re
 import socket
 import statistics
 import sys
@@ -46,7 +47,7 @@ FORMATS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32,
 Work = Callable[[], object]
 
 
-class Measurement(NamedTuple):
+class Timed(NamedTuple):
     """One thing to time: its columns, what makes the work, and how it is timed."""
 
     row: dict[str, Any]
@@ -57,7 +58,7 @@ class Measurement(NamedTuple):
     """In a CUDA graph, where the device is a GPU."""
 
 
-class Machine:
+class ProbingRank:
     """The device of this rank, and the ranks."""
 
     def __init__(self, kind: str) -> None:
@@ -93,34 +94,39 @@ class Machine:
         dist.all_reduce(held, dist.ReduceOp.MAX)
         return float(held)
 
-    def times(self, one: Measurement) -> list[float]:
-        """Seconds of each repeat on this rank.
-
-        Each repeat calls the work often enough to take 2 ms, as often on all ranks; on CPUs, whose
-        cores ranks may share, several slices of the scheduler's.
-        """
+    def prepared(self, one: Timed) -> tuple[Work, float]:
+        """The work, warm, and the seconds that it takes with the host."""
         work = one.make()
         work()
         self.wait()
-        dist.barrier()
         begin = time.perf_counter()
         work()
         self.wait()
+        return work, time.perf_counter() - begin
+
+    def repeated(self, work: Work, took: float, captured: bool) -> tuple[Work, int]:
+        """The work as often in a row as takes 2 ms, and how often.
+
+        On CPUs, whose cores ranks may share, several slices of the scheduler's.
+        """
         least, most = (2e-3, 50) if self.gpu else (15e-3, 2000)
-        took = self.agree(time.perf_counter() - begin)
         calls = max(1, min(most, math.ceil(least / took)))
         repeat = partial(_repeat, work, calls)
-        if self.gpu and one.captured:
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                repeat()
-            repeat = graph.replay
+        if not self.gpu or not captured:
+            return repeat, calls
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
             repeat()
+        graph.replay()
+        return graph.replay, calls
+
+    def times(self, work: Work, calls: int) -> list[float]:
+        """Seconds of each repeat on this rank; all begin together."""
         found = []
         for _ in range(REPEATS):
             self.wait()
-            dist.barrier()
-            found.append(self.once(repeat) / calls)
+            self.agree(0.0)
+            found.append(self.once(work) / calls)
         return found
 
     def once(self, work: Work) -> float:
@@ -142,7 +148,7 @@ def _repeat(work: Work, calls: int) -> None:
         work()
 
 
-def products(on: Machine, formats: list[str]) -> Iterator[Measurement]:
+def products(on: ProbingRank, formats: list[str]) -> Iterator[Timed]:
     """Matrix products: each side varied alone, cubes, and few rows, where memory limits."""
     base = 4096 if on.gpu else 256
     sides = [base // 4, base // 2, base * 2, base * 4]
@@ -154,11 +160,11 @@ def products(on: Machine, formats: list[str]) -> Iterator[Measurement]:
     shapes += [(base // 16,) * 2 + (base,), (base * 2, base * 4, base), (base * 2, base, base * 4)]
     for m, n, k in shapes:
         for name in formats:
-            yield Measurement({"part": "products", "dtype": name, "m": m, "n": n, "k": k},
+            yield Timed({"part": "products", "dtype": name, "m": m, "n": n, "k": k},
                               partial(_product, on, name, m, n, k))
 
 
-def _product(on: Machine, name: str, m: int, n: int, k: int) -> Work:
+def _product(on: ProbingRank, name: str, m: int, n: int, k: int) -> Work:
     if name == "fp8":
         one = torch.ones((), device=on.kind)
         x, w = (on.normal(rows, k).to(FORMATS["fp8"]) for rows in (m, n))
@@ -168,7 +174,7 @@ def _product(on: Machine, name: str, m: int, n: int, k: int) -> Work:
     return partial(torch.mm, x, w.t(), out=torch.empty(m, n, device=on.kind, dtype=FORMATS[name]))
 
 
-def grouped(on: Machine, formats: list[str]) -> Iterator[Measurement]:
+def grouped(on: ProbingRank, formats: list[str]) -> Iterator[Timed]:
     """Products of equal experts: one call for each, or one grouped kernel for all."""
     name = next(one for one in formats if one != "fp8")
     sizes = ((2048, 768), (4096, 1536), (4096, 14336)) if on.gpu else ((128, 64), (256, 128))
@@ -178,12 +184,12 @@ def grouped(on: Machine, formats: list[str]) -> Iterator[Measurement]:
                 if groups * m * n * k > 2**41:
                     continue
                 for way in ("each", "fused"):
-                    yield Measurement(
+                    yield Timed(
                         {"part": "grouped", "dtype": name, "way": way, "groups": groups, "m": m,
                          "n": n, "k": k}, partial(_grouped, on, name, way, groups, m, n, k))
 
 
-def _grouped(on: Machine, name: str, way: str, groups: int, m: int, n: int, k: int) -> Work:
+def _grouped(on: ProbingRank, name: str, way: str, groups: int, m: int, n: int, k: int) -> Work:
     x = on.normal(groups * m, k, dtype=FORMATS[name])
     w = on.normal(groups, n, k, dtype=FORMATS[name])
     if way == "fused":
@@ -199,13 +205,13 @@ def _grouped(on: Machine, name: str, way: str, groups: int, m: int, n: int, k: i
     return run
 
 
-def attention(on: Machine, formats: list[str]) -> Iterator[Measurement]:
+def attention(on: ProbingRank, formats: list[str]) -> Iterator[Timed]:
     """Causal attention, forward and backward."""
     name = next(one for one in formats if one != "fp8")
     for heads, width in ((32, 128), (32, 64)) if on.gpu else ((4, 64), (4, 32)):
         for tokens in (1024, 2048, 4096, 8192, 16384) if on.gpu else (64, 128, 256):
             for way in ("forward", "backward"):
-                yield Measurement(
+                yield Timed(
                     {"part": "attention", "dtype": name, "way": way, "heads": heads,
                      "width": width, "tokens": tokens},
                     partial(_attention, on, name, way, heads, width, tokens),
@@ -213,7 +219,7 @@ def attention(on: Machine, formats: list[str]) -> Iterator[Measurement]:
 
 
 def _attention(
-    on: Machine, name: str, way: str, heads: int, width: int, tokens: int
+    on: ProbingRank, name: str, way: str, heads: int, width: int, tokens: int
 ) -> Work:
     q, k, v = (on.normal(1, heads, tokens, width, dtype=FORMATS[name]).requires_grad_(
         way == "backward") for _ in range(3))
@@ -224,7 +230,7 @@ def _attention(
     return partial(torch.autograd.grad, out, (q, k, v), torch.randn_like(out), retain_graph=True)
 
 
-def bytes_moved(on: Machine, formats: list[str]) -> Iterator[Measurement]:
+def bytes_moved(on: ProbingRank, formats: list[str]) -> Iterator[Timed]:
     """Kernels that memory limits."""
     # Larger than the cache of the last level, which 4 ranks of a CPU may share.
     count = 2**28 if on.gpu else 2**23
@@ -244,7 +250,8 @@ def bytes_moved(on: Machine, formats: list[str]) -> Iterator[Measurement]:
                        maximize=False)
 
     for name, each, make in (("copy", 8, copy), ("add", 12, add), ("adam", 14, adam)):
-        yield Measurement({"part": "bytes", "kernel": name, "bytes": each * count}, make)
+        yield Timed({"part": "bytes", "kernel": name, "bytes": each * count}, make,
+                    captured=False)
 
 
 class Block(torch.nn.Module):  # type: ignore[misc]
@@ -270,14 +277,14 @@ class Block(torch.nn.Module):  # type: ignore[misc]
 LAYERS, KERNELS, TOKENS = 8, 100, 4
 
 
-def host(on: Machine, formats: list[str]) -> Iterator[Measurement]:
+def host(on: ProbingRank, formats: list[str]) -> Iterator[Timed]:
     """From one kernel to the next; what a layer of tiny products takes; copies to the host."""
     small = on.normal(16)
 
     def kernels() -> Work:
         return partial(_repeat, partial(small.add_, 1.0), KERNELS)
 
-    yield Measurement({"part": "host", "what": "kernel", "count": KERNELS}, kernels)
+    yield Timed({"part": "host", "what": "kernel", "count": KERNELS}, kernels)
 
     def layers(way: str) -> Work:
         net = torch.nn.Sequential(*(Block(64, 2) for _ in range(LAYERS))).to(small)
@@ -288,7 +295,7 @@ def host(on: Machine, formats: list[str]) -> Iterator[Measurement]:
                        retain_graph=True)
 
     for way in ("forward", "backward"):
-        yield Measurement({"part": "host", "what": f"layer {way}", "count": LAYERS},
+        yield Timed({"part": "host", "what": f"layer {way}", "count": LAYERS},
                           partial(layers, way), captured=False)
     if on.gpu:
         size = 2**28
@@ -299,14 +306,14 @@ def host(on: Machine, formats: list[str]) -> Iterator[Measurement]:
             return partial(own.copy_ if there else far.copy_, far if there else own, True)
 
         for there in (True, False):
-            yield Measurement({"part": "host", "what": "to device" if there else "to host",
+            yield Timed({"part": "host", "what": "to device" if there else "to host",
                                "bytes": size}, partial(copies, there), captured=False)
 
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "sendrecv")
 
 
-def collectives(on: Machine, formats: list[str]) -> Iterator[Measurement]:
+def collectives(on: ProbingRank, formats: list[str]) -> Iterator[Timed]:
     """Collectives of groups inside nodes and across, all such groups at once."""
     per_node = min(map(len, on.nodes))
     teams: list[tuple[int, list[list[int]]]] = []
@@ -332,14 +339,14 @@ def collectives(on: Machine, formats: list[str]) -> Iterator[Measurement]:
     for size in sorted(sizes, key=lambda one: abs(math.log2(one / sizes[-3]))):
         for nodes, members, own in made:
             for name in COLLECTIVES:
-                yield Measurement(
+                yield Timed(
                     {"part": "collectives", "collective": name, "n_ranks": len(members[0]),
                      "n_nodes": nodes, "message_bytes": size},
                     partial(_collective, on, name, len(members[0]), size, own),
                     together=True, captured=False)
 
 
-def _collective(on: Machine, name: str, ranks: int, size: int, group: Any) -> Work:
+def _collective(on: ProbingRank, name: str, ranks: int, size: int, group: Any) -> Work:
     """Buffers are those of nccl-tests: ``size`` is that of the whole one."""
     if group is None:
         return int
@@ -364,7 +371,7 @@ def _collective(on: Machine, name: str, ranks: int, size: int, group: Any) -> Wo
     return calls.get(name, around)
 
 
-def overlap(on: Machine, formats: list[str]) -> Iterator[Measurement]:
+def overlap(on: ProbingRank, formats: list[str]) -> Iterator[Timed]:
     """A row of products, an all-reduce of all ranks, and both at once."""
     if on.world < 2:
         return
@@ -384,7 +391,7 @@ def overlap(on: Machine, formats: list[str]) -> Iterator[Measurement]:
 
     for what, work in (("product", compute), ("collective", partial(dist.all_reduce, held)),
                        ("both", both)):
-        yield Measurement({"part": "overlap", "what": what, "n_ranks": on.world},
+        yield Timed({"part": "overlap", "what": what, "n_ranks": on.world},
                           partial(lambda one: one, work), together=True, captured=False)
 
 
@@ -392,30 +399,47 @@ LISTS = {"products": products, "grouped": grouped, "attention": attention, "byte
          "host": host, "collectives": collectives, "overlap": overlap}
 
 
-def measured(on: Machine, one: Measurement) -> dict[str, Any]:
-    """A row; with `why` instead of seconds where a rank could not run it."""
-    own: list[float] = []
-    why = ""
+REFUSALS = (RuntimeError, TypeError, NotImplementedError, ValueError, AttributeError)
+"""What PyTorch raises where a device, a version or a backend lacks something."""
+
+
+def tried(on: ProbingRank, work: Callable[[], Any]) -> tuple[Any, str]:
+    """What ``work`` gives where all ranks can do it; else nothing, and a reason of one of them."""
+    found, why = None, ""
     try:
-        own = on.times(one)
-    except (RuntimeError, TypeError, NotImplementedError, ValueError, AttributeError) as error:
+        found = work()
+    except REFUSALS as error:
         why = (str(error).splitlines() or [type(error).__name__])[0][:200]
+    if not on.agree(float(bool(why))):
+        return found, ""
+    reasons: list[Any] = [None] * on.world
+    dist.all_gather_object(reasons, why)
+    return None, next(each for each in reasons if each)
+
+
+def measured(on: ProbingRank, one: Timed) -> dict[str, Any]:
+    """A row; with `why` instead of seconds where a rank could not run it."""
+    ready, why = tried(on, partial(on.prepared, one))
+    if why:
+        return {**one.row, "why": why}
+    work, took = ready
+    ready, why = tried(on, partial(on.repeated, work, on.agree(took), one.captured))
+    if why:
+        return {**one.row, "why": why}
+    own = on.times(*ready)
     found: list[Any] = [None] * on.world
-    dist.all_gather_object(found, (own, why))
-    reasons = [each for _, each in found if each]
-    if reasons:
-        return {**one.row, "why": reasons[0]}
-    medians = [statistics.median(each) for each, _ in found]
-    pooled = [second for each, _ in found for second in each]
+    dist.all_gather_object(found, own)
+    medians = [statistics.median(each) for each in found]
+    pooled = [second for each in found for second in each]
     if one.together:
-        pooled = [max(each) for each in zip(*(each for each, _ in found), strict=True)]
+        pooled = [max(each) for each in zip(*found, strict=True)]
     low, middle, high = statistics.quantiles(pooled, n=4)
     slow = max(range(on.world), key=medians.__getitem__)
-    return {**one.row, "seconds": statistics.median(pooled), "low": low, "high": high,
-            "slowest": slow, "slower": medians[slow] / statistics.median(medians)}
+    return {**one.row, "seconds": middle, "low": low, "high": high, "slowest": slow,
+            "slower": medians[slow] / statistics.median(medians)}
 
 
-def all_of(on: Machine, parts: list[str], formats: list[str], seconds: float) -> dict[str, Any]:
+def all_of(on: ProbingRank, parts: list[str], formats: list[str], seconds: float) -> dict[str, Any]:
     """The rows of all parts, and how many each part lacks for want of time."""
     rows: list[dict[str, Any]] = []
     left: dict[str, int] = {}
@@ -424,18 +448,17 @@ def all_of(on: Machine, parts: list[str], formats: list[str], seconds: float) ->
         spent += PARTS[part]
         # What a part does not use, the next ones may.
         until = begin + seconds * spent / sum(PARTS[name] for name in parts)
-        failed: set[str] = set()
+        ran: dict[str, bool] = {}
         for number, one in enumerate(LISTS[part](on, formats)):
             if on.agree(float(number >= LEAST and time.monotonic() > until)):
                 left[part] = left.get(part, 0) + 1
                 continue
             kind = " ".join(str(value) for value in one.row.values() if isinstance(value, str))
-            if kind in failed:
+            if not ran.get(kind, True):
                 continue
             row = measured(on, one)
             rows.append(row)
-            if "why" in row:
-                failed.add(kind)
+            ran[kind] = ran.get(kind, False) or "why" not in row
         if on.gpu:
             torch.cuda.empty_cache()
         if on.rank == 0:
@@ -443,7 +466,7 @@ def all_of(on: Machine, parts: list[str], formats: list[str], seconds: float) ->
     return {"rows": rows, "left": left, "seconds": time.monotonic() - begin}
 
 
-def environment(on: Machine) -> dict[str, Any]:
+def environment(on: ProbingRank) -> dict[str, Any]:
     """The device and the ranks."""
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     share = pages // max(map(len, on.nodes))
@@ -459,7 +482,7 @@ def environment(on: Machine) -> dict[str, Any]:
             "host_memory_bytes": share, "hosts": on.hosts}
 
 
-def beside(on: Machine) -> int:
+def beside(on: ProbingRank) -> int:
     """Bytes of the device that PyTorch's allocator does not hold; 0: not known."""
     if not on.gpu:
         return 0
@@ -469,10 +492,13 @@ def beside(on: Machine) -> int:
 
 def started(kind: str) -> None:
     """Join the ranks, which torchrun or srun started; alone without either."""
-    for name, slurm, usual in (("RANK", "SLURM_PROCID", "0"), ("WORLD_SIZE", "SLURM_NTASKS", "1"),
-                               ("MASTER_ADDR", "SLURM_LAUNCH_NODE_IPADDR", "localhost"),
-                               ("MASTER_PORT", "", "29511")):
-        os.environ.setdefault(name, os.environ.get(slurm) or usual)
+    # The first host of a list such as node[01-02,07] or node01,node02.
+    hosts = re.match(r"([^,\[]+)(?:\[(\w+))?", os.environ.get("SLURM_STEP_NODELIST", "localhost"))
+    first = (hosts[1] + (hosts[2] or "")) if hosts else "localhost"
+    for name, value in (("RANK", os.environ.get("SLURM_PROCID", "0")),
+                        ("WORLD_SIZE", os.environ.get("SLURM_NTASKS", "1")),
+                        ("MASTER_ADDR", first), ("MASTER_PORT", "29511")):
+        os.environ.setdefault(name, value)
     backend = "cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo"
     dist.init_process_group(backend, timeout=timedelta(minutes=5))
 
@@ -491,7 +517,7 @@ def main() -> None:
     # Newer names of collectives are not in PyTorch 2.4.
     warnings.filterwarnings("ignore", category=FutureWarning)
     started(asked.device)
-    on = Machine(asked.device)
+    on = ProbingRank(asked.device)
     context = beside(on)
     usual = ["bf16", "fp8"] if on.gpu and torch.cuda.get_device_capability() >= (8, 9) else [
         "bf16"] if on.gpu else ["fp32"]
@@ -503,7 +529,7 @@ def main() -> None:
         with open(asked.out, "w", encoding="utf-8") as stream:
             json.dump(found, stream, indent=1)
         print(f"written: {asked.out}; next: nest probe {asked.out} -o mine", file=sys.stderr)
-    dist.barrier()
+    on.agree(0.0)
     dist.destroy_process_group()
 
 

@@ -27,7 +27,7 @@ _ANY_GPU = "h100-sxm"
 
 
 @dataclass
-class Evidence:
+class ClusterFiles:
     """What files say.
 
     Attributes
@@ -48,7 +48,7 @@ class Evidence:
     notes: list[str] = field(default_factory=list)
 
 
-def read_evidence(paths: Sequence[str], asked: TimingSelection | None = None) -> Evidence:
+def read_evidence(paths: Sequence[str], asked: TimingSelection | None = None) -> ClusterFiles:
     """Read files of any of the known kinds.
 
     Parameters
@@ -62,7 +62,7 @@ def read_evidence(paths: Sequence[str], asked: TimingSelection | None = None) ->
     ------
     InputError : a file cannot be read, is of no known kind, or two say the same thing.
     """
-    found, tables = Evidence(), list[str]()
+    found, tables = ClusterFiles(), list[str]()
     for path in paths:
         where = shorten(os.fspath(path), 300)[1:-1]
         text = read_text(path)

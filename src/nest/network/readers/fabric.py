@@ -7,7 +7,7 @@ different tools, most of them without rates. `nest probe` puts them together wit
   PCIe (its own legend). Lines of adapters are left out.
 - Slurm's ``topology.conf`` (slurm.schedmd.com/topology.conf.html): ``SwitchName=`` with ``Nodes=``
   or ``Switches=``, ``BlockName=`` with ``Nodes=``; names are case insensitive, lists are hostlists
-  such as ``tux[0-3,12]``; ``LinkSpeed`` is read by nothing in Slurm either.
+  such as ``tux[0-3,12]``. Other fields, such as link speeds, are left out.
 - ``ibnetdiscover`` (linux-rdma/rdma-core@0c0ced8 infiniband-diags/ibnetdiscover.c:225-448): a line
   for each node, ``Switch``, ``Ca`` or ``Rt``, then one for each of its ports, with width and speed.
   The first word of an adapter's name is its host. Names of speeds: dump_linkspeedext_compat
