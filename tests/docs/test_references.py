@@ -45,7 +45,7 @@ OTHERS_FILES = frozenset({
     "megatron/neox_arguments/neox_args.py", "src/accelerate/utils/dataclasses.py",
     "src/nanotron/config/parallelism_config.py", "src/transformers/integrations/deepspeed.py",
     "src/transformers/training_args.py", "torchtitan/components/loss.py",
-    "parallelize.py", "run.py", "plan_config.py", "plan_recipe.py",
+    "parallelize.py", "probe.py", "PROBE.py", "run.py", "plan_config.py", "plan_recipe.py",
     "_utils.py", "alpa/pipeline_parallel/layer_construction.py",
     "alpa/pipeline_parallel/stage_construction.py", "alpa/pipeline_parallel/stage_profiling.py",
     "astra-sim-alibabacloud/inputs/topo/gen_Topo_Template.py", "calculon/llm/validation.py",

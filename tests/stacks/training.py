@@ -19,14 +19,14 @@ VOCAB, WIDTH, LAYERS, HEADS, KV_HEADS = 512, 64, 2, 4, 2
 RATE = 0.003
 
 
-def model() -> Any:
+def model(width: int = WIDTH, layers: int = LAYERS, kv_heads: int = KV_HEADS) -> Any:
     """A Llama of transformers, with the same weights each time."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(1)
     return LlamaForCausalLM(LlamaConfig(
-        vocab_size=VOCAB, hidden_size=WIDTH, intermediate_size=2 * WIDTH, num_hidden_layers=LAYERS,
-        num_attention_heads=HEADS, num_key_value_heads=KV_HEADS, tie_word_embeddings=False,
+        vocab_size=VOCAB, hidden_size=width, intermediate_size=2 * width, num_hidden_layers=layers,
+        num_attention_heads=HEADS, num_key_value_heads=kv_heads, tie_word_embeddings=False,
         use_cache=False))
 
 

@@ -49,6 +49,8 @@ EXAMPLES = {
         "nest calibrate collectives all_reduce.txt --cluster dgx-h100 -o mine.yaml",
     ),
     "calibrate runs": ("nest calibrate runs runs.csv --stack megatron-core -o mine.yaml",),
+    "probe": ("nest probe --write probe.py",
+              "nest probe probe.json topology.conf --stack fsdp -o mine"),
     "profile": ("nest profile metis profiles --output-bytes 8MiB -o profile.yaml",),
     "profile metis": ("nest profile metis profiles --output-bytes 8MiB -o profile.yaml",),
     "profile galvatron": (

@@ -28,6 +28,7 @@ from nest.cli.naming import App
 from nest.cli.output import UNWRITTEN, emit, say, tolerate, unwritten
 from nest.cli.plan import plan
 from nest.cli.plan_commands import diagnose, explain, export, replan, simulate
+from nest.cli.probe import probe
 from nest.cli.read import improve, read
 from nest.cli.report import plot, report
 from nest.cli.service import ask, mcp, serve
@@ -39,7 +40,7 @@ OK, INTERRUPTED = 0, 130
 app = App(help="Plan how to split the training of a model over a cluster.",
           pretty_exceptions_enable=False)
 for _command in (plan, ask, evaluate, compare, report, plot, diagnose, explain, replan, export,
-                 read, capture, improve, learn, serve, mcp, simulate, validate, doctor):
+                 read, capture, improve, learn, probe, serve, mcp, simulate, validate, doctor):
     app.command(_command.__name__)(_command)
 app.command("next")(following)
 app.command("list")(show)

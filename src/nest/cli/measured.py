@@ -142,7 +142,7 @@ def collectives(
     from nest.inputs import Cluster, load_cluster
     from nest.measured.calibration.collectives import SMALLEST, fit_collectives, to_json
     from nest.measured.calibration.timings import TimingSelection, read_collectives
-    from nest.measured.calibration.written import cluster_data
+    from nest.measured.calibration.written import cluster_data, cluster_of
     from nest.report.calibration_text import network_text
 
     check_yaml(target)
@@ -153,7 +153,7 @@ def collectives(
         files, TimingSelection(collective, ranks, nodes, gpu, system))
     found = fit_collectives(load_cluster(cluster), measured,
                             SMALLEST if smallest is None else smallest, node_size)
-    data = cluster_data(found, cluster, files)
+    data = cluster_data(found, cluster_of(cluster), files)
     Cluster.parse(data, target or "cluster")
     text = to_json(found, notes) if as_json else network_text(found, notes, **output.page())
     hand_over(text, (target, lambda: data, "nest plan MODEL {} ..."))

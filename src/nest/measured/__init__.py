@@ -2,6 +2,6 @@
 
 `validation`: runs against their prices; `calibration`: figures of devices, networks and stacks,
 fitted to measurements; `profiles`: layers that other tools have measured; `logs`: what a run
-printed of its configuration, steps and memory; `learning`: what own runs teach; `diagnosis`: why
-one is slower than priced; `table`: rows of CSV.
+printed of its configuration, steps and memory; `learning`: what own runs teach; `probe`: a cluster
+by its own measurements; `diagnosis`: why a run is slower than priced; `table`: rows of CSV.
 """

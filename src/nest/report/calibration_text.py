@@ -12,11 +12,12 @@ from nest.measured.calibration.fit import Array, Estimate, median_and_tail, perc
 from nest.measured.calibration.gemms import DeviceFit
 from nest.measured.calibration.runs import RunsFit
 from nest.report.page import Page
-from nest.units import format_seconds
+from nest.units import format_bandwidth, format_bytes, format_seconds
 
 NOT_TOLD = "not determined by these measurements"
 MOST_RUNS, MOST_REASONS, LONGEST = 20, 5, 36
 """Runs and reasons that are listed, and characters of a run's name."""
+_SHOWN = {"s": format_seconds, "B": format_bytes, "B/s": format_bandwidth}
 FEW = 5
 """Measurements below which no 90th percentile is shown."""
 
@@ -110,14 +111,14 @@ def _runs(page: Page, found: RunsFit) -> None:
     page.table(title, ("run", "measured", "before", "after", "left out"), rows, (0,))
 
 
-def figures(page: Page, estimates: Sequence[Estimate]) -> None:
-    """Add a table of what was fitted."""
+def figures(page: Page, estimates: Sequence[Estimate], untold: str = NOT_TOLD) -> None:
+    """Add a table of what was fitted, with a remark where nothing was determined."""
     rows = []
     for each in estimates:
         unit = each.parameter.unit
-        remark = NOT_TOLD if not each.determined else ""
+        remark = untold if not each.determined else ""
         remark = f"at its {each.bound} bound" if each.bound else remark
-        error = shown(each.error, unit, 2) if each.determined else ""
+        error = shown(each.error, unit, 2) if each.determined and each.error else ""
         rows.append((each.parameter.name, shown(each.value, unit), error,
                      shown(each.parameter.catalog, unit), remark))
     page.table("", ("figure", "value", "+-", "before", ""), rows, (0, 4))
@@ -134,8 +135,8 @@ def errors(page: Page, before: Array, after: Array) -> None:
 
 def shown(value: float, unit: str, digits: int = 3) -> str:
     """A figure with its unit."""
-    if unit == "s":
-        return format_seconds(value, digits) if value > 1e-12 else "0 s"
+    if unit in _SHOWN:
+        return _SHOWN[unit](value, digits) if value > 1e-12 else f"0 {unit}"
     return f"{value:.{digits}g}" if abs(value) > 1e-9 else "0"
 
 

@@ -34,10 +34,10 @@ NOISE = 0.02
 """Least spread of the misfits: repeats of nccl-tests differ by about so much (chosen)."""
 
 FITTED = {
-    # figure of a level: bounds, spread of its prior (chosen: wide), unit
+    # figure of a level: bounds, least spread of its prior (chosen: wide), unit
     "efficiency": (0.01, 1.0, 0.3, ""),
-    "latency": (0.0, 1e-3, 1e-5, "s"),
-    "base_time": (0.0, 1e-2, 5e-5, "s"),
+    "latency": (0.0, 0.1, 1e-5, "s"),
+    "base_time": (0.0, 0.1, 5e-5, "s"),
     "ramp": (0.0, 1.0, 0.02, ""),
 }
 """Figures of a level that can be fitted."""
@@ -192,7 +192,8 @@ def fit_collectives(
     parameters = [_parameter(cluster.levels[v], name) for v in crossed for name in figures]
     found = fit(parameters, lambda values: groups.misfits(_with(cluster, parameters, values)),
                 NOISE)
-    final = [float(f"{each.value:.3g}") for each in found.estimates]
+    final = [each.parameter.low if each.bound == "lower" else float(f"{each.value:.3g}")
+             for each in found.estimates]
     changed = _with(cluster, parameters, np.array(final))
     below = _Groups(cluster, small, node)
     return NetworkFit(
@@ -256,7 +257,9 @@ def _shares(off: Array) -> tuple[float, float]:
 
 def _parameter(level: Level, name: str) -> Parameter:
     low, high, spread, unit = FITTED[name]
-    return Parameter(f"{level.name}: {name}", getattr(level, name), low, high, spread, unit)
+    before = getattr(level, name)
+    return Parameter(f"{level.name}: {name}", before, low, high,
+                     max(spread, before) if unit else spread, unit)
 
 
 def _with(cluster: Cluster, parameters: Sequence[Parameter], values: Array) -> Cluster:

@@ -140,6 +140,11 @@ def read_products(
         shown = ", ".join(f"{number} of {name}" for name, number in few.items()) or "none"
         raise InputError(f"{where}: got {shown} with m, n, k and a time; needed: at least "
                          f"{FEWEST} products of a format")
+    return products_of(lists)
+
+
+def products_of(lists: Mapping[Dtype, list[tuple[float, ...]]]) -> dict[Dtype, Products]:
+    """Products by format, of rows (m, n, k, seconds)."""
     return {name: Products(*np.array(lists[name]).T) for name in FORMATS if name in lists}
 
 
@@ -166,10 +171,15 @@ def fit_products(
     return DeviceFit(device, now, tuple(done))
 
 
+def alone() -> Stack:
+    """A stack that changes nothing: kernels as they are measured alone."""
+    return load_stack("megatron-core").replace(gemm_derate=1.0, memory_derate=1.0, devices={})
+
+
 def _fit_format(
     device: Device, dtype: Dtype, products: Products, apart: bool, first: bool
 ) -> tuple[GemmFit, Device]:
-    stack = load_stack("megatron-core").replace(gemm_derate=1.0, memory_derate=1.0, devices={})
+    stack = alone()
     parameters = _parameters(device, dtype, apart)
     short = _short(device, dtype, products)
     if first:

@@ -152,18 +152,20 @@ def _from_table(
     return found
 
 
-def _seconds(row: TableRow, name: Collective, ranks: int, size: float) -> float | None:
-    """Time of a row, from bus bandwidth where no time is given.
+def bus_share(name: Collective, ranks: int) -> float:
+    """Bus bandwidth over the rate of the whole buffer (NVIDIA/nccl-tests, doc/PERFORMANCE.md)."""
+    return {"all_reduce": 2.0, "sendrecv": ranks / (ranks - 1)}.get(name, 1.0) * (
+        ranks - 1) / ranks
 
-    Factors of the bus bandwidth: NVIDIA/nccl-tests, doc/PERFORMANCE.md.
-    """
+
+def _seconds(row: TableRow, name: Collective, ranks: int, size: float) -> float | None:
+    """Time of a row, from bus bandwidth where no time is given."""
     for column, unit in _TIMES.items():
         if row.text(column):
             return row.number(column) * unit
     if not row.text("busbw_gb_s"):
         return None
-    factor = {"all_reduce": 2.0, "sendrecv": ranks / (ranks - 1)}.get(name, 1.0)
-    return factor * (ranks - 1) / ranks * size / (row.number("busbw_gb_s") * 1e9)
+    return bus_share(name, ranks) * size / (row.number("busbw_gb_s") * 1e9)
 
 
 # ---------------------------------------------------------------- nccl

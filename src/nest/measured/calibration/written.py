@@ -7,7 +7,7 @@ and descriptions from files are written in full.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,21 +67,27 @@ def device_data(
     return {**whole, **changes, "name": _calibrated(device)}
 
 
-def cluster_data(
-    found: NetworkFit, name: str, paths: Sequence[str | os.PathLike[str]]
-) -> dict[str, Any]:
-    """A cluster as it is written: that of the catalog or file, with figures of levels changed."""
+def cluster_of(name: str) -> dict[str, Any]:
+    """The data of a cluster of the catalog or of a file, before it is sized."""
     known = catalog.find("clusters", name)
-    data = dict(catalog.load("clusters", known) if known else read_description(name))
-    data["name"] = f"{data['name']} (calibrated)"
+    return dict(catalog.load("clusters", known) if known else read_description(name))
+
+
+def cluster_data(
+    found: NetworkFit, before: Mapping[str, Any], paths: Sequence[str | os.PathLike[str]]
+) -> dict[str, Any]:
+    """A cluster as it is written: its data before, with figures of levels changed."""
+    data = {**before, "name": f"{before['name']} (calibrated)"}
+    fitted = {level.name: level for level in found.cluster.levels}
     text = told(paths, len(found.measured), "collectives", found.fit.spread)
     levels = []
-    for given, level in zip(data["levels"], found.cluster.levels, strict=True):
+    for given in before["levels"]:
         own = [each for each in found.fit.estimates
-               if each.parameter.name.rpartition(": ")[0] == level.name]
+               if each.parameter.name.rpartition(": ")[0] == given["name"]]
         if not any(each.determined for each in own):
             levels.append(given)
             continue
+        level = fitted[given["name"]]
         changed = {name: getattr(level, name) for each in own if each.determined
                    for name in [each.parameter.name.rpartition(": ")[2]]}
         for field in ("latency", "base_time"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from nest.errors import InputError
 from nest.inputs import Device
 from nest.inputs.device import resolve_device
 from nest.inputs.files import SUFFIXES, parse_text, read_text
+from nest.network.readers.fabric import IBNETDISCOVER, SLURM, TOPO_MATRIX
 from nest.network.readers.graphs import (
     NODE_LINK_MARKS,
     ROOTS,
@@ -34,13 +34,12 @@ FORMATS = (
 )
 
 _WITHOUT_RATES = (
-    (re.compile(r"^\s*SwitchName=", re.MULTILINE | re.IGNORECASE),
-     "Slurm's topology.conf, which has switches and hosts, but neither devices nor rates"),
-    (re.compile(r"^(\x1b\[\d*m)?\s*GPU0(\s+GPU\d+|\s+X\s)", re.MULTILINE),
-     "the matrix of `nvidia-smi topo -m`, which has kinds of paths, but no rates; NCCL writes a "
-     "file with rates (NCCL_TOPO_DUMP_FILE=topo.xml)"),
+    (SLURM, "Slurm's topology.conf, which has switches and hosts, but neither devices nor rates"),
+    (TOPO_MATRIX, "the matrix of `nvidia-smi topo -m`, which has kinds of paths, but no rates; "
+     "NCCL writes a file with rates (NCCL_TOPO_DUMP_FILE=topo.xml)"),
+    (IBNETDISCOVER, "output of ibnetdiscover, which has switches and adapters, but no devices"),
 )
-"""What other tools say of a network without any rates, by how the text looks."""
+"""What other tools say of a part of a network, by how the text looks."""
 
 
 def read_topology(
@@ -76,7 +75,8 @@ def read_topology(
     for mark, what in _WITHOUT_RATES:
         if mark.search(text):
             raise InputError(f"{file.where}: got {what}; allowed: {FORMATS}; or a cluster file "
-                             "with levels (`link: nvlink4`, `link: infiniband`), docs/formats.md")
+                             "with levels (`link: nvlink4`, `link: infiniband`), docs/formats.md, "
+                             "which `nest probe` makes of it")
     raise InputError(f"{file.where}: got an unknown format; allowed: {FORMATS}")
 
 
