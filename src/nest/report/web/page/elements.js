@@ -47,14 +47,14 @@ function section(id, title, lead, ...children) {
     h("h2", { id: id + "-title" }, title), lead ? h("p", { class: "lead" }, lead) : null, children);
 }
 
-function table(heads, rows, label) {
+function table(heads, rows, label, stacked) {
   // rows: {cells, class}; a cell is a text, or {text, number, class, node}.
   const cell = (tag, one) => {
     const given = typeof one === "object" && !(one instanceof Node) ? one : { text: one };
     return h(tag, { class: [given.number ? "number" : "", given.class || ""].join(" ").trim() || null, scope: tag === "th" ? "col" : null }, given.node || String(given.text ?? ""));
   };
   return h("div", { class: "scroll", role: "region", tabindex: "0", "aria-label": label },
-    h("table", null, h("thead", null, h("tr", null, heads.map((one) => cell("th", one)))),
+    h("table", { class: stacked ? "stacked" : null }, h("thead", null, h("tr", null, heads.map((one) => cell("th", one)))),
       h("tbody", null, rows.map((row) => h("tr", { class: row.class || null }, row.cells.map((one) => cell("td", one)))))));
 }
 

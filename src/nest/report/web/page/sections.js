@@ -7,7 +7,7 @@ function optionTable(head, options, label) {
     class: one.state,
     cells: [one.name, { text: one.step || "-", number: true }, { number: true, node: h("span", { class: one.share === null || Math.abs(one.share) < 5e-5 || one.state !== "fits" ? null : one.share < 0 ? "faster" : "slower" }, one.slower || "-") },
       { class: "note", text: (one.state === "short" && one.note ? "not possible: " : one.state === "refused" ? "the software cannot run it: " : "") + one.note }],
-  })), label);
+  })), label, true);
 }
 
 function top(answer, links) {
