@@ -29,6 +29,8 @@ def diagnosis_text(
     _within(page, found)
     for each in found.out_of_memory:
         page.paragraph(_out(each), "bold red")
+    for text in found.out_of_memory[0].advice[:3] if found.out_of_memory else ():
+        page.fact("Try", text, 4)
     if found.measured_s is not None:
         page.blank()
         _waterfall(page, found)

@@ -106,7 +106,9 @@ def test_out_of_memory_in_a_snapshot_and_a_log(plan: nest.Plan, tmp_path: Path) 
     assert [(one.rank, one.asked_bytes, one.stage) for one in found.out_of_memory] == [
         (2, 2.5 * GIB, 1), (1, 3 * GIB, 0)]
     assert found.out_of_memory[0].priced_bytes == plan.stages[1].memory_bytes.total
+    assert any("memory snapshot" in text for text in found.out_of_memory[0].advice)
     text = found.report()
+    assert "Try  a memory snapshot tells kinds" in text
     assert "Rank 2 ran out of memory as it asked for 2.5 GiB; its stage 1 is priced" in (
         " ".join(text.split()))
 

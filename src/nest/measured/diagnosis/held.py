@@ -40,10 +40,14 @@ def out(plan: Plan, where: str, rank: int | None, asked: float | None) -> OutOfM
     """A rank that ran out, beside what its stage is priced."""
     stage = stage_of(plan, rank, where)
     one = None if stage is None else plan.stages[stage]
+    held = (one or max(plan.stages, key=lambda each: each.memory_bytes.total)).memory_bytes
+    largest = max(KINDS, key=lambda kind: float(getattr(held, kind)))
+    name = plan.inputs.job.stack.name
     return OutOfMemory(
         where=where, rank=rank, asked_bytes=asked, stage=stage,
         priced_bytes=None if one is None else one.memory_bytes.total,
-        limit_bytes=None if one is None else _limit(plan, stage or 0))
+        limit_bytes=None if one is None else _limit(plan, stage or 0),
+        advice=(*advice("memory", name), *advice(largest, name)))
 
 
 def _limit(plan: Plan, stage: int) -> float:

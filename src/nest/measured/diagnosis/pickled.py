@@ -17,7 +17,7 @@ from nest.errors import InputError
 
 MOST_VALUES = 2 * 10**7
 """Containers, numbers and texts that are built (chosen: some 2 GiB)."""
-MOST_OPCODES = 10**8
+MOST_OPCODES = 5 * 10**7
 MOST_MARKS = 64
 """Containers that are being written inside one another."""
 LONGEST_TEXT, LONGEST_NUMBER = 2**20, 32
@@ -83,15 +83,20 @@ class _Reader:
         self.at += count
         return self.data[self.at - count:self.at]
 
+    def byte(self) -> int:
+        self.at += 1
+        return self.data[self.at - 1]
+
     def number(self, form: str) -> Any:
-        return struct.unpack(form, self.take(struct.calcsize(form)))[0]
+        value, = struct.unpack_from(form, self.data, self.at)
+        self.at += struct.calcsize(form)
+        return value
 
     def line(self) -> str:
         end = self.data.index(b"\n", self.at, self.at + LONGEST_TEXT)
         return self.take(end + 1 - self.at)[:-1].decode("ascii")
 
-    def text(self, form: str) -> None:
-        size = self.number(form)
+    def text(self, size: int) -> None:
         if size > LONGEST_TEXT:
             raise InputError(f"{self.where}: got a text of {size} bytes at byte {self.at}; "
                              f"allowed: at most {LONGEST_TEXT}")
@@ -185,21 +190,21 @@ _STEPS: dict[str, Callable[[_Reader], object]] = {
     "POP": _Reader.pop, "POP_MARK": _Reader.marked, "NONE": lambda r: r.push(None),
     "NEWTRUE": lambda r: r.push(True), "NEWFALSE": lambda r: r.push(False),
     "INT": _Reader.decimal, "LONG": _Reader.decimal, "BININT": lambda r: r.push(r.number("<i")),
-    "BININT1": lambda r: r.push(r.number("<B")), "BININT2": lambda r: r.push(r.number("<H")),
-    "LONG1": lambda r: r.whole(r.number("<B")), "LONG4": lambda r: r.whole(r.number("<i")),
+    "BININT1": lambda r: r.push(r.byte()), "BININT2": lambda r: r.push(r.number("<H")),
+    "LONG1": lambda r: r.whole(r.byte()), "LONG4": lambda r: r.whole(r.number("<i")),
     "FLOAT": lambda r: r.push(float(r.line())), "BINFLOAT": lambda r: r.push(r.number(">d")),
-    "UNICODE": lambda r: r.push(r.line()), "BINUNICODE": lambda r: r.text("<I"),
-    "SHORT_BINUNICODE": lambda r: r.text("<B"), "BINUNICODE8": lambda r: r.text("<Q"),
+    "UNICODE": lambda r: r.push(r.line()), "BINUNICODE": lambda r: r.text(r.number("<I")),
+    "SHORT_BINUNICODE": lambda r: r.text(r.byte()), "BINUNICODE8": lambda r: r.text(r.number("<Q")),
     "EMPTY_LIST": lambda r: r.push([]), "APPEND": _append,
     "APPENDS": lambda r: r.extend(r.marked()), "LIST": lambda r: r.push(r.marked()),
     "EMPTY_TUPLE": lambda r: r.push(()), "TUPLE": lambda r: r.push(tuple(r.marked())),
     "TUPLE1": lambda r: r.join(1), "TUPLE2": lambda r: r.join(2), "TUPLE3": lambda r: r.join(3),
     "EMPTY_DICT": lambda r: r.push({}), "DICT": lambda r: r.push(_dict(r, r.marked())),
     "SETITEM": _setitem, "SETITEMS": _setitems,
-    "PUT": lambda r: r.put(int(r.line())), "BINPUT": lambda r: r.put(r.number("<B")),
+    "PUT": lambda r: r.put(int(r.line())), "BINPUT": lambda r: r.put(r.byte()),
     "LONG_BINPUT": lambda r: r.put(r.number("<I")), "MEMOIZE": lambda r: r.put(len(r.memo)),
     "GET": lambda r: r.stack.append(r.memo[int(r.line())]),
-    "BINGET": lambda r: r.stack.append(r.memo[r.number("<B")]),
+    "BINGET": lambda r: r.stack.append(r.memo[r.byte()]),
     "LONG_BINGET": lambda r: r.stack.append(r.memo[r.number("<I")])}
 """What opcodes of plain values do, by name; all others are refused."""
 _DONE = {ord(one.code): _STEPS[one.name] for one in pickletools.opcodes if one.name in _STEPS}

@@ -88,6 +88,7 @@ class OutOfMemory(Written):
     stage: int | None
     priced_bytes: float | None
     limit_bytes: float | None
+    advice: tuple[str, ...] = Field((), description="what to try, against the largest priced kind")
 
 
 class Diagnosis(Shown):
