@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from descriptions import put
@@ -18,8 +19,10 @@ from nest.cli.main import main
 from nest.costs.host import LINK_EFFICIENCY
 from nest.errors import InputError
 from nest.inputs import load_device, load_stack
+from nest.measured.calibration.collectives import MeasuredCollective, misfits
 from nest.measured.probe.described import describe
 from nest.measured.probe.device import SPEEDIEST
+from nest.measured.probe.network import SHARE, _reached
 from nest.measured.probe.sources import read_evidence
 
 TREE = ("SwitchName=leaf0 Nodes=node[01-32]\nSwitchName=leaf1 Nodes=node[33-64]\n"
@@ -59,8 +62,10 @@ def test_figures_come_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert nvlink.latency == pytest.approx(known[0].latency, rel=0.1)
     assert network.bandwidth and network.bandwidth * network.efficiency == pytest.approx(
         50e9 * known[1].efficiency, rel=0.03)
+    # Of a device, though groups of 16 ranks share the rate of a node.
+    assert network.bandwidth < 1.1 * 50e9 * known[1].efficiency / SHARE
     assert network.latency == pytest.approx(known[1].latency, rel=0.1)
-    assert "over 0.8 (chosen" in network.source and "nest probe" in network.source
+    assert "over 0.6 (chosen" in network.source and "nest probe" in network.source
     stack = load_stack(str(tmp_path / "mine" / "stack.yaml"))
     assert stack.layer_overhead == pytest.approx(LAYER) and stack.workspace == BUFFERS
     assert stack.overlap_slowdown == pytest.approx(0.25) and stack.layer_gap == 0.0
@@ -121,6 +126,34 @@ def test_shapes_of_files_make_the_levels(tmp_path: Path) -> None:
     nvlink, leaf, spine = files["cluster"]["levels"]
     assert "fitted" not in leaf["source"] and "fitted" in spine["source"]
     assert nest.load_cluster(str(tmp_path / "mine" / "cluster.yaml")).size == 512
+
+
+def test_a_leaf_that_no_group_ends_at_bounds_no_rate(tmp_path: Path) -> None:
+    """The fit of hosts below different leaves has no level of leaves."""
+    told = read_evidence([written(tmp_path, "node01", "node40"),
+                          str(put(tmp_path, TREE, "topology.conf"))])
+    found = describe(told)["cluster"]
+    cluster = nest.Cluster.parse(found.data)
+    reached, _ = _reached(cluster, told, made=True)
+    assert [level.name for level in reached.levels] == ["nvlink", "spine"] and reached.size == 16
+    assert reached.levels[1].bandwidth == cluster.nominal_bandwidth[2]
+
+
+def test_a_network_of_processes_has_the_latency_that_it_takes(tmp_path: Path) -> None:
+    """A thousand times that of NVLink: the prior is as wide as what was first seen."""
+    level = {"name": "node", "size": 4, "bandwidth": 1e9, "latency": 3e-3}
+    true = nest.Cluster.parse({"name": "c", "device": "h100-sxm", "levels": [level]})
+    lines = [{"part": "collectives", "collective": "all_reduce", "n_ranks": 4, "n_nodes": 1,
+              "message_bytes": size, "seconds": float(np.exp(misfits(true, [
+                  MeasuredCollective("all_reduce", 4, 1, float(size), 1.0)])[0]))}
+             for size in (2**14, 2**16, 2**18, 2**20, 2**22, 2**24)]
+    kept = [row for row in rows(1) if row["part"] in ("products", "bytes")]
+    files = probed(tmp_path, written(
+        tmp_path, "a", hosts=["a"] * 4, rows=[*kept, *lines], device={
+            "kind": "cpu", "name": "CPU with 1 thread a rank", "memory_bytes": 2**33}))
+    found = nest.Cluster.parse(files["cluster"]).levels[0]
+    assert found.latency == pytest.approx(3e-3, rel=0.1) and found.name == "node"
+    assert found.bandwidth and found.bandwidth * found.efficiency == pytest.approx(1e9, rel=0.1)
 
 
 def test_files_of_other_tools_stand_alone(tmp_path: Path) -> None:
