@@ -46,6 +46,7 @@ __all__ = [
     "export",
     "from_torch",
     "improve",
+    "learn",
     "list_clusters",
     "list_devices",
     "list_models",
@@ -54,6 +55,7 @@ __all__ = [
     "load_configuration",
     "load_graph",
     "load_job",
+    "load_learned",
     "load_model",
     "load_network",
     "load_plan",
@@ -81,6 +83,8 @@ _HOME = {
     "load_graph": "model.capture",
     "improve": "frameworks.improving",
     "Improvement": "frameworks.improvement",
+    "learn": "measured.learning",
+    "load_learned": "measured.learning",
     "read": "frameworks.reader",
     "Reading": "frameworks.megatron.script",
     "replan": "replanning.replan",
@@ -136,6 +140,8 @@ if TYPE_CHECKING:
         load_space,
     )
     from nest.inputs.catalog import list_clusters, list_devices, list_models, list_stacks
+    from nest.measured.learning import learn, load_learned
+    from nest.measured.logs import RunLog
     from nest.model.capture import from_torch, load_graph
     from nest.network.network import load_network
     from nest.replanning.replan import replan
@@ -163,6 +169,13 @@ def _improvement_report(found: Improvement, *page: Any) -> str:
     return improvement_text(found, *page)
 
 
+def _job_of(log: RunLog) -> Reading:
+    from nest.frameworks.logs import settings_of
+
+    return settings_of(log)
+
+
+texts.JOBS.update(RunLog=_job_of)
 texts.REPORTS.update(
     Plan=_plan_report, Replan=_replan_report, Improvement=_improvement_report)
 

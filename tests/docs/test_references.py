@@ -26,6 +26,7 @@ SOURCES = sorted(path for folder in (PACKAGE, ROOT / "tests", ROOT / "bench")
 DOCUMENTS = sorted([*(ROOT / "docs").glob("*.md"), *ROOT.glob("*.md")])
 
 OTHERS_FILES = frozenset({
+    "count.py", "prepare.py", "train.py", "x.py",
     "megatron/core/pipeline_parallel/zerobubble/scheduler/zbv_greedy.py", "zerobubble/runtime.py",
     "zbv_greedy.py",
     "deepspeed/comm/config.py", "src/axolotl/core/builders/base.py",
@@ -96,6 +97,13 @@ OTHERS_FILES = frozenset({
     "torchtitan/models/llama3/infra/parallelize.py", "torchtitan/trainer.py",
     "torchtitan/parallelisms/parallelize_llama.py",
     "transformer_engine/pytorch/cross_entropy.py",
+    # of logs
+    "callbacks.py", "logging.py", "pyconfig.py", "timer.py",
+    "examples/nlp/language_modeling/megatron_gpt_pretraining.py",
+    "flagscale/runner/runner_train.py", "megatron/training/tokenizer/tokenizer.py",
+    "mlperf_logging/mllog/constants.py", "src/megatron/bridge/training/setup.py",
+    "src/axolotl/cli/config.py", "src/maxtext/configs/pyconfig.py",
+    "src/transformers/configuration_utils.py", "torchtitan/train.py",
 })
 """Files of other projects, cited as sources, and files that are exported."""
 OTHERS_NAMES = frozenset({

@@ -17,8 +17,10 @@ import typer
 
 from nest import __version__
 from nest.cli.bench import app as bench
+from nest.cli.capture import capture
 from nest.cli.compare import compare
 from nest.cli.evaluate import evaluate
+from nest.cli.learning import following, learn
 from nest.cli.listing import schema, show
 from nest.cli.measured import calibrate, profile, validate
 from nest.cli.naming import App
@@ -34,9 +36,10 @@ OK, INTERRUPTED = 0, 130
 
 app = App(help="Plan how to split the training of a model over a cluster.",
           pretty_exceptions_enable=False)
-for _command in (plan, ask, evaluate, compare, explain, replan, export, read, improve, serve,
-                 simulate, validate):
+for _command in (plan, ask, evaluate, compare, explain, replan, export, read, capture, improve,
+                 learn, serve, simulate, validate):
     app.command(_command.__name__)(_command)
+app.command("next")(following)
 app.command("list")(show)
 app.command("schema")(schema)
 for _group in (calibrate, profile, sweep, bench):

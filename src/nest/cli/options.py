@@ -165,6 +165,8 @@ class ProblemOptions:
     stack: Annotated[str | None, text(
         "Training software: a name (`nest list stacks`) or a file; default megatron-core.",
         "NAME")] = None
+    learned: Annotated[str | None, text(
+        "What runs taught of the stack, as `nest learn -o` writes it.", "FILE")] = None
     job: Annotated[str | None, text("File with the job; options override it.", "FILE")] = None
     profile: Annotated[str | None, text(
         "File with measured layers; replaces MODEL.", "FILE")] = None
@@ -218,6 +220,8 @@ class ProblemOptions:
         options = {name: value for name, value in given(self).items() if name in Job.model_fields}
         if self.stack is not None:
             options["stack"] = load_stack(self.stack)
+        if self.learned is not None:
+            options |= self._taught(options)
         data: dict[str, Any] = {}
         where = COMMAND_LINE
         if self.job is not None:
@@ -240,6 +244,18 @@ class ProblemOptions:
                 for line in error.problems
                 for field in [line.removeprefix(f"{where}: ").partition(":")[0]])
             raise InputError("\n".join(lines), lines) from None
+
+
+    def _taught(self, options: dict[str, Any]) -> dict[str, Any]:
+        """The stack of the file of --learned, and the margin that its runs ask for."""
+        from nest.measured.learning import load_learned
+
+        if self.stack is not None:
+            raise InputError(f"--stack: got {self.stack[:60]!r} with --learned; allowed: one of "
+                             "them; what was learned has its stack")
+        known = load_learned(self.learned or "")
+        return {"memory_margin": options.get("memory_margin", known.margin),
+                "stack": known.taught()}
 
 
 def set_of(help: str) -> typer.models.OptionInfo:

@@ -32,6 +32,7 @@ from nest.costs.compute import Array
 from nest.costs.context_traffic import context_traffic
 from nest.costs.expert_traffic import expert_traffic
 from nest.costs.host import waiting
+from nest.costs.learned import as_learned
 from nest.costs.operators import compute_seconds, tokens_of
 from nest.costs.tensor_traffic import tensor_traffic
 from nest.costs.zero import StateCosts, state_costs
@@ -81,6 +82,7 @@ def layer_costs(layer: Layer, body: Body, state: State, s: StageSetting) -> Laye
     return LayerCosts(**vars(body_costs(layer, body, s)), **vars(state_costs(layer, state, s)))
 
 
+@as_learned
 def body_costs(layer: Layer, c: Body, s: StageSetting) -> BodyCosts:
     """Seconds and bytes of a micro-batch; arrays of shape (C,), or (C, R).
 

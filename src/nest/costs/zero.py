@@ -12,6 +12,7 @@ import numpy as np
 from nest.costs.choices import StageSetting, State, Way
 from nest.costs.compute import Array, copy_seconds
 from nest.costs.host import update_seconds
+from nest.costs.learned import as_learned
 from nest.costs.memory import recipe
 from nest.costs.muon import STATE, UPDATE, shares
 from nest.costs.network.collectives import all_gather, all_reduce, reduce_scatter
@@ -50,6 +51,7 @@ class StateCosts:
     """Bytes in the host's memory."""
 
 
+@as_learned
 def state_costs(layer: Layer, c: State, s: StageSetting) -> StateCosts:
     """Gradient reduction, parameter gathers, optimizer, and resident bytes; (C,), or (C, Z).
 

@@ -67,9 +67,7 @@ def launched(script: ShellScript, path: str) -> LaunchedFile | None:
     imports = (Path(os.path.abspath(path)).parent / fsdp2.MODULE).is_file()
     found = [one for command in script.commands if (one := _launch(script, command, imports))]
     if len({(one.target, one.file, one.function) for one in found}) > 1:
-        lines = ", ".join(str(one.line) for one in found[:20])
-        raise InputError(f"{script.where}: several commands train a model (lines {lines}); "
-                         "allowed: one")
+        script.refuse_several(one.line for one in found)
     return found[-1] if found else None
 
 
@@ -79,7 +77,8 @@ def _launch(script: ShellScript, command: ShellCommand, imports: bool) -> Launch
     handed = _handed(words, script)
     if handed is None and imports and any(
             script.plain(word).strip("\"'") == "$PROGRAM"
-            or word in script.values.get("PROGRAM", ()) for word in words):
+            or word in (*script.values.get("PROGRAM", ()), command.variables.get("PROGRAM"))
+            for word in words):
         handed = ("fsdp2", fsdp2.MODULE, None, len(words))
     if handed is None:
         return None

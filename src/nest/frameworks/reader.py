@@ -12,31 +12,36 @@ from typing import Any, NamedTuple
 
 from nest.errors import InputError, did_you_mean
 from nest.frameworks import launches, maxtext
+from nest.frameworks.capture.document import ScriptText, refuse_variables, script_text
+from nest.frameworks.capture.stand_in import slurm
 from nest.frameworks.deepspeed import read as deepspeed
+from nest.frameworks.kubernetes import ContainerScript, is_kubernetes, script_of
 from nest.frameworks.launches import LaunchedFile
 from nest.frameworks.megatron import script as megatron_script
-from nest.frameworks.megatron.script import Reading
+from nest.frameworks.megatron.script import Reading, reading_of
 from nest.frameworks.registry import FORMATS, READERS
 from nest.frameworks.settings import arguments_of, flat, known
 from nest.frameworks.source import Source, Stated, among
 from nest.frameworks.text.python_text import dotted
 from nest.frameworks.text.shell import ShellScript
 from nest.frameworks.translated import settings_of
-from nest.inputs import load_model
 from nest.inputs.arguments import takes
-from nest.inputs.configuration import Configuration
-from nest.inputs.files import document_of, parse_text, read_description, read_text, yaml_text
-from nest.inputs.job import Job
+from nest.inputs.files import document_of, parse_text, read_description, read_text
 from nest.inputs.model import Model
-from nest.model import build_chain
-from nest.model.legality import expert_problem
+from nest.measured import logs
 from nest.units import shorten
 
 TARGETS = ("megatron", *READERS)
+LOG = "log"
+"""What a job printed, as a target of :func:`read`."""
 _DOCUMENT = re.compile(r"^---(?=\s|$)", re.MULTILINE)
 """Where a document of YAML begins."""
 _SAYS = re.compile(r"^\s*[^\s#]", re.MULTILINE)
 """A line that is no comment."""
+_KIND = re.compile(r"^kind\s*:", re.MULTILINE)
+"""A line of each file of Kubernetes."""
+MOST_PARTS = 1000
+"""Documents of a file of Kubernetes."""
 _SUFFIXES = {".toml": "torchtitan-toml", ".json": "deepspeed", ".yml": "maxtext",
              ".yaml": "maxtext"}
 """Of files of plain data, and their targets where their keys tell nothing."""
@@ -45,13 +50,13 @@ _OURS = re.compile(r"[\"']?schema[\"']?\s*:\s*[\"']?nest\.\w")
 
 @takes(path="path", target="text", vocab="whole", seq_len="whole", precision="text",
        optimizer="text", stack="text", function="text", variables="mapping", ignore="texts",
-       devices="whole")
+       devices="whole", launch="whole")
 def read(
     path: str | os.PathLike[str], *, target: str | None = None, devices: int | None = None,
     model: Model | str | None = None, vocab: int | None = None, seq_len: int | None = None,
     precision: str | None = None, optimizer: str | None = None, stack: str | None = None,
     function: str | None = None, variables: Mapping[str, str] | None = None,
-    ignore: Sequence[str] = (),
+    ignore: Sequence[str] = (), launch: int | None = None,
 ) -> Reading:
     """Read a running job's file as model, job and configuration.
 
@@ -59,8 +64,9 @@ def read(
 
     Parameters
     ----------
-    path : of a launch script, of a file with a command line, or of a configuration file.
-    target : what it is for, a name of :data:`TARGETS`; default: as the file shows.
+    path : of a launch script, of a file with a command line, of a document of `nest capture`, of a
+        configuration file, or of a log in which the job printed its configuration.
+    target : what it is for, a name of :data:`TARGETS`, or ``log``; default: as the file shows.
     devices : that the job runs on; default: as the launcher or the degrees say.
     model : the model, where the file does not describe it: a catalog name, a path, or a Model.
     vocab : tokens of the vocabulary, where only the tokenizer's files say them.
@@ -73,10 +79,13 @@ def read(
     ignore : arguments or settings to leave out, which are not understood otherwise; each is in the
         file, or in its command line.
 
+    launch : of a document of `nest capture` with several launches, the number of one, from 1.
+
     Returns
     -------
     Reading
-        ``nest.evaluate(found.model, cluster, found.job, found.configuration)`` prices it.
+        ``nest.evaluate(found.model, cluster, found.job, found.configuration)`` prices it;
+        ``found.log`` has what a log measured.
 
     Raises
     ------
@@ -86,36 +95,46 @@ def read(
     """
     asked = Stated(model, vocab, seq_len, precision, optimizer, stack, devices,
                   tuple(one.removeprefix("--") for one in ignore), function)
-    file = opened(path, target, asked, variables)
+    if target == LOG or target is None and logs.is_log(path):
+        reading: Reading = logs.read(
+            path, model=model, vocab=vocab, seq_len=seq_len, precision=precision, stack=stack,
+            optimizer=optimizer, devices=devices, variables=variables, ignore=ignore).settings
+        return reading
+    script = None if target not in (None, "megatron") else _in_kubernetes(path)
+    if script is not None:
+        asked = asked._replace(devices=devices or script.devices)
+        variables = {**script.variables, **(variables or {})}
+        file = _launched(ScriptText(script.text, os.fspath(path)),
+                         shorten(os.fspath(path), 300)[1:-1], asked, variables)
+    else:
+        file = opened(path, target, asked, variables, launch)
     found = read_file(file) if file else megatron_script.read(
-        path, devices=devices, vocab=vocab, stack=stack, variables=variables, ignore=ignore)
+        path, devices=asked.devices, vocab=vocab, stack=stack, variables=variables, ignore=ignore,
+        launch_number=launch, text=script and script.text)
     if asked.ignored:
         check_ignored(asked.ignored, names_of(file.target, file.source) if file else names_of_words(
             found.words), shorten(os.fspath(path), 300)[1:-1])
-    degrees = found.configuration.stages[0]
-    if problem := expert_problem(build_chain(found.model), degrees.ep, degrees.etp):
-        raise InputError(f"{shorten(os.fspath(path), 300)[1:-1]}: {problem}")
     return found
 
 
 def devices_of(
     path: str | os.PathLike[str], *, target: str | None = None,
-    variables: Mapping[str, str] | None = None, **said: Any,
+    variables: Mapping[str, str] | None = None, launch: int | None = None, **said: Any,
 ) -> int:
     """Devices of a job, as its launcher or its degrees say.
 
     Parameters
     ----------
-    path, target, variables, said : as of :func:`read`.
+    path, target, variables, launch, said : as of :func:`read`.
 
     Raises
     ------
     InputError : as :func:`read`; of a script of Megatron-LM only if its launcher does not say it.
     """
-    if opened(path, target, Stated(), variables) is not None:
-        return read(path, target=target, variables=variables, **said).devices
-    launch = megatron_script.opened(path, variables)
-    return megatron_script.world_of(launch.launcher, launch.where)
+    if opened(path, target, Stated(), variables, launch) is not None:
+        return read(path, target=target, variables=variables, launch=launch, **said).devices
+    found = megatron_script.opened(path, variables, launch)
+    return megatron_script.world_of(found.launcher, found.where)
 
 
 class Opened(NamedTuple):
@@ -128,9 +147,8 @@ class Opened(NamedTuple):
     launch: LaunchedFile | None = None
     """Of the script; None: the file is read by itself."""
     script: ShellScript | None = None
-    script_path: str = ""
-    text: str = ""
-    """Of the script."""
+    begun: ScriptText = ScriptText("", "")
+    """The script."""
     given: Mapping[str, str] = {}
     """What the user gives the script: variables, arguments, settings."""
     inside: bool = False
@@ -139,7 +157,7 @@ class Opened(NamedTuple):
 
 def opened(
     path: str | os.PathLike[str], target: str | None, asked: Stated,
-    variables: Mapping[str, str] | None,
+    variables: Mapping[str, str] | None, launch: int | None = None,
 ) -> Opened | None:
     """Find what a file is for; see :func:`read`. None: a script or command line of Megatron-LM.
 
@@ -151,16 +169,20 @@ def opened(
     ------
     InputError : as :func:`read`, but for what the file says.
     """
-    if target is not None and target not in TARGETS:
+    if target is not None and target not in (*TARGETS, LOG):
         raise InputError(f"target: got {shorten(target)}; {did_you_mean(target, TARGETS)}allowed: "
-                         f"{', '.join(TARGETS)}")
+                         f"{', '.join((*TARGETS, LOG))}")
     where = shorten(os.fspath(path), 300)[1:-1]
-    text, given = read_text(path), dict(variables or {})
-    _refuse_ours(text, Path(os.fspath(path)).suffix.lower(), where)
-    software = _software(path, text, where, target)
+    if target == LOG or target is None and logs.is_log(path):
+        raise InputError(f"{where}: got a log, which has no settings to change; allowed: the "
+                         "job's launch script or configuration file")
+    begun, given = script_text(path, launch), dict(variables or {})
+    text = begun.text
+    if begun.capture is None:
+        _refuse_ours(text, Path(os.fspath(path)).suffix.lower(), where)
+    software = None if begun.capture else _software(path, text, where, target)
     if software is None:
-        launched = None if target == "megatron" else _launched(
-            os.fspath(path), where, text, asked, given)
+        launched = None if target == "megatron" else _launched(begun, where, asked, given)
         if launched is None and target not in (None, "megatron"):
             raise InputError(f"{where}: no command found that hands a file to {target}; "
                              "allowed: its launch script, or the file itself")
@@ -170,6 +192,24 @@ def opened(
                          "command line of Megatron-LM")
     return Opened(target or software, Source(text, where, asked._replace(settings=given)),
                   os.fspath(path))
+
+
+def _in_kubernetes(path: str | os.PathLike[str]) -> ContainerScript | None:
+    """The script in a file of Kubernetes; None: it is none.
+
+    Raises
+    ------
+    InputError : one without a command.
+    """
+    suffix = Path(os.fspath(path)).suffix.lower()
+    if suffix not in (".yaml", ".yml") or not os.path.isfile(path):
+        return None
+    where, text = shorten(os.fspath(path), 300)[1:-1], read_text(path)
+    if not _KIND.search(text):
+        return None
+    parts = [part for part in _DOCUMENT.split(text) if _SAYS.search(part)]
+    documents = [parse_text(part, suffix, where) for part in parts[:MOST_PARTS]]
+    return script_of(documents, where) if any(map(is_kubernetes, documents)) else None
 
 
 def _refuse_ours(text: str, suffix: str, where: str) -> None:
@@ -231,25 +271,28 @@ def changed(found: Opened, body: str, text: str) -> Opened | None:
     source = found.source
     if found.script is None:
         return found._replace(source=source._replace(text=body))
-    return _launched(found.script_path, found.script.where, text, source.asked, found.given,
+    return _launched(found.begun._replace(text=text), found.script.where, source.asked, found.given,
                      None if found.inside else body)
 
 
 def _launched(
-    path: str, where: str, text: str, asked: Stated, given: Mapping[str, str],
+    begun: ScriptText, where: str, asked: Stated, given: Mapping[str, str],
     body: str | None = None,
 ) -> Opened | None:
     """The file that a script hands to a program; None: it hands over none.
 
     ``body``: its text, where it is not that of the file that is there.
     """
+    text, path = begun.text, begun.path
     settings = {name: value for name, value in given.items() if "." in name or (
         name.islower() and not re.search(rf"\$\{{?{re.escape(name)}\b", text))}
-    script = ShellScript(text, where, {name: value for name, value in given.items()
-                                  if name not in settings})
+    own = {name: value for name, value in given.items() if name not in settings}
+    script = ShellScript(text, where, {**slurm(text), **own}, captured=begun.capture is not None)
     launch = launches.launched(script, path)
     if launch is None:
         return None
+    if begun.capture is not None:
+        refuse_variables(where, own)
     inside = launches.text_inside(launch, script, text)
     file = path if inside is not None else launches.file_of(launch, path)
     absent = launch.target == "maxtext" and not os.path.isfile(file)
@@ -258,9 +301,8 @@ def _launched(
     source = Source(
         body, where if absent else shorten(file, 300)[1:-1], asked._replace(
             settings=settings, function=asked.function or launch.function), launch.words,
-        launches.places_beside(launch, text, path), launch.world)
-    return Opened(launch.target, source, file, launch, script, path, text, given,
-                  inside is not None)
+        launches.places_beside(launch, begun.written, path), launch.world)
+    return Opened(launch.target, source, file, launch, script, begun, given, inside is not None)
 
 
 def read_file(found: Opened) -> Reading:
@@ -278,28 +320,15 @@ def read_file(found: Opened) -> Reading:
     if source.asked.devices not in (None, read.devices):
         raise InputError(f"{source.where}: its degrees take {read.devices} devices, and --devices "
                          f"says {source.asked.devices}; allowed: the same")
-    notes = read.notes + (found.script.notes if found.script is not None else ())
+    notes = found.script.notes if found.script is not None else ()
     if launch is not None and not os.path.isfile(found.path):
         notes += (f"{launch.file} is not beside the script: its values are those of MaxText "
                   f"{maxtext.VERSION}",)
     if launch is None and (name := launches.unread_beside(found.path)):
         notes += (f"{name} beside the file is not read, and rank n is on device n; the script that "
                   f"reads {name} says where each rank is",)
-    title = f"# Read from {os.path.basename(source.where)}; {read.devices} devices.\n"
-    texts = {"model": plain_model(read.model), "job": read.job,
-             "configuration": read.configuration}
-    return Reading(
-        read.model, Job.parse(read.job, source.where),
-        Configuration.parse(read.configuration, source.where), read.devices, notes,
-        {f"{name}.yaml": title + yaml_text(data)
-         for name, data in texts.items()}, launch.words if launch else (),
-        launch.line if launch else 1)
-
-
-def plain_model(model: Model) -> dict[str, object]:
-    """Fields of a model that are not its defaults, as a file has them."""
-    found = model.model_dump(mode="json", exclude_defaults=True)
-    return found if load_model(found) == model else model.model_dump(mode="json")
+    return reading_of(read, source.where, notes, launch.words if launch else ())._replace(
+        line=launch.line if launch else 1)
 
 
 class FileOwner(NamedTuple):

@@ -116,6 +116,23 @@ class Calibration(Description):
     pipelines: Flag = Field(True, description="pipelines were measured too")
 
 
+Factor = Annotated[Number, Field(ge=0.01, le=100)]
+
+
+class Factors(Description):
+    """How many times what is priced each cause takes, as runs taught."""
+
+    compute: Factor = Field(1.0, description="seconds of products and kernels, recompute included")
+    tp: Factor = Field(1.0, description="seconds of tensor-parallel traffic")
+    exchange: Factor = Field(
+        1.0, description="seconds of context-parallel and expert traffic and of transfers to hosts")
+    reduction: Factor = Field(
+        1.0, description="seconds of ZeRO, gradient reduction, parameter gathers and the optimizer")
+    activations: Factor = Field(1.0, description="bytes of activations")
+    states: Factor = Field(
+        1.0, description="bytes of parameters, gradients, optimizer and buffers")
+
+
 class Stack(Rates):
     """Training software: its overlap, its efficiency, and its restrictions."""
 
@@ -315,6 +332,8 @@ class Stack(Rates):
         None, description="what it can run: a table of the catalog by name, or one of its own; "
         "null: not known",
     )
+    learned: Factors | None = Field(
+        None, description="what runs of this job's kind said of its prices; null: nothing")
     runs: Name | None = Field(
         None, description="the stack of the catalog whose measured runs speak for it; null: none do"
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from typing import NamedTuple
 
@@ -61,6 +61,14 @@ class Run:
     """The measurement contradicts its neighbours; scores are given without it too."""
     reason: str | None
     """Why the run is not priced; None: it can be."""
+
+    @property
+    def configured(self) -> Run:
+        """The run, to be priced even where no step time is known."""
+        if self.measured_s is not None:
+            return self
+        known = {name: self.text(name) for name in (*self.fields, *self.inferred)}
+        return replace(self, reason=unpriced({**known, "step_time_s": "1"}))
 
     def text(self, column: str) -> str:
         """A cell as text, inferred where the row leaves it empty; empty: not known."""
