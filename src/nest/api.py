@@ -295,7 +295,7 @@ def _planned(question: Question, control: Control) -> Plan:
     warm = _warm_start(query, control.cache)
     query, found = _searched(question, query, control, warm)
     if found.configuration is None:
-        raise _no_plan(question, found, control)
+        raise _no_plan(question, query, found, control)
     again = warm.plan is not None and found.configuration == warm.start.configuration
     warm.start.configuration = found.configuration
     best = _confirmed(query, found.configuration, found.step_time, warm.plan if again else None)
@@ -321,7 +321,7 @@ def _planned(question: Question, control: Control) -> Plan:
 
 
 def _no_plan(
-    question: Question, found: SearchResult, control: Control
+    question: Question, query: Query, found: SearchResult, control: Control
 ) -> InfeasibleError | LimitError:
     """Why no plan was found."""
     watch = control.watch
@@ -331,7 +331,7 @@ def _no_plan(
 
         if announce is not None:
             announce("Nothing fits; looking for the nearest miss ...")
-        return explain(question.subject, found.formulation, control)
+        return explain(question.subject, found.formulation, control, query)
     if not watch.over:
         return LimitError("no plan was found that fits into the memory of the hosts, which does "
                           "not prove that there is none: keep less there (offload)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,49 @@ def test_unfused_experts_are_searched_where_fused_ones_are_forbidden() -> None:
     query = Query(chain_of(SMALL), cluster("gb300-nvl72"), job(), SPACE)
     slow = [one for one in combinations(query) if "fused_experts" not in one.choices]
     assert slow and all(one.bounds["etp"].smallest == 2 for one in slow)
+
+
+@pytest.mark.parametrize("own, bounds, gives_way", [
+    ({"cuda_graphs": "layers"}, {"recompute": "full"}, ("cuda_graphs", ("none", "step"))),
+    ({"cuda_graphs": "layers"}, {"recompute": "selective", "recompute_modules": "moe"},
+     ("cuda_graphs", ("none", "step"))),
+    ({"fused_experts": True}, {"etp": 2, "tp": 2, "mbs": 1}, ("fused_experts", ("false",))),
+    ({"dispatcher": "alltoall"}, {"cuda_graphs": "step"}, ("dispatcher", ("hybridep",))),
+    ({"cuda_graphs": "step", "dispatcher": "hybridep", "fused_experts": True},
+     {"dispatcher": "alltoall"}, ("cuda_graphs", ("none", "layers"))),
+    ({"cuda_graphs": "step", "dispatcher": "hybridep", "fused_experts": True},
+     {"zero": 3, "pp": 1, "dp_in": 8}, ("cuda_graphs", ("none",))),
+])
+def test_what_a_stack_does_by_itself_gives_way_to_a_bound(
+    own: dict[str, Any], bounds: dict[str, Any], gives_way: tuple[str, tuple[str, ...]]
+) -> None:
+    """Figures that a rule forbids beside a bound are no reason to answer that nothing fits."""
+    where = cluster("gb300-nvl72")
+    what = job({"base": "megatron-bridge", "name": "own", **own})
+    plan = nest.plan(SMALL, where, what, SPACE.replace(**bounds), threads=1)
+    name, values = gives_way
+    assert plan.runnable and plan.configuration.choices[name] in values
+    assert f"{name} {plan.configuration.choices[name]}" in " ".join(str(plan).split())
+    stack = what.stack.replace(choices={})
+    with pytest.raises((InputError, nest.InfeasibleError)):
+        nest.plan(SMALL, where, what.replace(stack=stack), SPACE.replace(**bounds), threads=1)
+
+
+def test_what_no_combination_allows_names_the_rule_in_the_way() -> None:
+    """HybridEP, which a captured step of experts needs, is there: only fused products lack."""
+    with pytest.raises(nest.InfeasibleError) as error:
+        nest.plan(SMALL, cluster("dgx-b200"), job(precision="bf16"),
+                  SPACE.replace(cuda_graphs="step"), threads=1)
+    text = str(error.value)
+    assert "fused_experts no: " in text and "dispatcher" not in text
+    assert re.search("It would fit with cuda_graphs (none|layers) instead of step", text)
+
+
+def test_a_stack_without_rules_keeps_to_what_it_does_by_itself() -> None:
+    free = job().replace(stack=job().stack.replace(capabilities=None))
+    assert tried(SMALL, "gb300-nvl72", free) == [{}]
+    assert tried(SMALL, "gb300-nvl72", free, cuda_graphs="step", dispatcher=("alltoall", "hybridep")
+                 ) == [{"cuda_graphs": "step"}, {"cuda_graphs": "step", "dispatcher": "hybridep"}]
 
 
 def test_the_plan_says_what_it_chose_and_evaluate_prices_it(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ class Value(NamedTuple):
 def combinations(query: Query) -> list[Chosen]:
     """Combinations worth a search, what the stack does by itself first.
 
-    Those that the stack's rules exclude whatever the plan are left out, unless all are.
+    Those that the stack's rules exclude whatever the plan are left out; one stays if all are.
     """
     found = []
     for values in product(*(_useful(query, name) for name in CHOICES)):
@@ -68,14 +68,18 @@ def combinations(query: Query) -> list[Chosen]:
             if value.name is not None and value.name != query.job.stack.chosen(name)}
         bounds = {key: one for value in values for key, one in value.bounds.items()}
         found.append(Chosen(choices, choosing(query.cluster, query.job, choices), bounds))
-    return [one for one in found if not _excluded(query, one.job)] or found[:1]
+    broken = [_excluding(query, one.job) for one in found]
+    # Of combinations that all are excluded, the nearest to a plan says why.
+    least = min(broken)
+    return [one for one, rules in zip(found, broken, strict=True) if not rules] or [
+        found[broken.index(least)]]
 
 
-def _excluded(query: Query, job: Job) -> bool:
-    """Whether the stack's rules exclude a combination: also where plans may break the others."""
+def _excluding(query: Query, job: Job) -> int:
+    """How much of a combination the stack's rules exclude, also where plans may break others."""
     if query.rules is not None:
-        return bool(impossible(query.chain, job))
-    return any(_broken(query, rule, job) for name in CHOICES for rule in _rules(query, name))
+        return len(impossible(query.chain, job))
+    return sum(_broken(query, rule, job) for name in CHOICES for rule in _rules(query, name))
 
 
 def _useful(query: Query, name: ChoiceName) -> list[Value]:

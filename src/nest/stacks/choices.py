@@ -25,10 +25,18 @@ def allowed(cluster: Cluster, job: Job, space: SearchSpace, name: ChoiceName) ->
 
 
 def tried(cluster: Cluster, job: Job, space: SearchSpace, name: ChoiceName) -> list[str]:
-    """Of these, without those that need other software unless the space names some."""
-    listed = job.stack.choices.get(name) or {}
-    return [one for one in allowed(cluster, job, space, name)
-            if getattr(space, name) is not None or one not in listed or not listed[one].named
+    """Of these, the ones that a search takes: all that the space names.
+
+    Where it names none, what the software does by itself comes first, and values that need other
+    software are left out. A stack without rules keeps to the first: nothing says what forbids the
+    others.
+    """
+    found, listed = allowed(cluster, job, space, name), job.stack.choices.get(name) or {}
+    if getattr(space, name) is not None:
+        return found
+    if job.stack.capabilities is None:
+        return found[:1]
+    return [one for one in found if one not in listed or not listed[one].named
             or one == job.stack.chosen(name)]
 
 
