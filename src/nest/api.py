@@ -33,7 +33,7 @@ from nest.inputs.space import Preference, SearchSpace
 from nest.model import Chain
 from nest.model.legality import divisors, sequence_problem, space_problems
 from nest.network.network import other_fillings, other_orders
-from nest.stacks import cannot_offload
+from nest.stacks import cannot_offload, choice_problems
 from nest.units import format_seconds, shorten
 
 if TYPE_CHECKING:
@@ -274,7 +274,7 @@ def _query(question: Question, cache: Cache) -> Query:
     model, cluster, job, space = (
         question.subject, question.cluster, question.job, question.space)
     chain = cache.of(("chain", model), lambda: chain_of(model))
-    problems = _problems(chain, cluster, job, space)
+    problems = [*_problems(chain, cluster, job, space), *choice_problems(cluster, job, space)]
     if not question.search.beyond_stack:
         problems += cannot_offload(job, space.offload)
     if problems:
@@ -295,7 +295,7 @@ def _planned(question: Question, control: Control) -> Plan:
     warm = _warm_start(query, control.cache)
     query, found = _searched(question, query, control, warm)
     if found.configuration is None:
-        raise _no_plan(question, found, control)
+        raise _no_plan(question, query, found, control)
     again = warm.plan is not None and found.configuration == warm.start.configuration
     warm.start.configuration = found.configuration
     best = _confirmed(query, found.configuration, found.step_time, warm.plan if again else None)
@@ -321,7 +321,7 @@ def _planned(question: Question, control: Control) -> Plan:
 
 
 def _no_plan(
-    question: Question, found: SearchResult, control: Control
+    question: Question, query: Query, found: SearchResult, control: Control
 ) -> InfeasibleError | LimitError:
     """Why no plan was found."""
     watch = control.watch
@@ -331,7 +331,7 @@ def _no_plan(
 
         if announce is not None:
             announce("Nothing fits; looking for the nearest miss ...")
-        return explain(question.subject, found.formulation, control)
+        return explain(question.subject, found.formulation, control, query)
     if not watch.over:
         return LimitError("no plan was found that fits into the memory of the hosts, which does "
                           "not prove that there is none: keep less there (offload)")
@@ -388,8 +388,8 @@ def plan_batches(
     chain = chain_of(model)
     legal = [each for each in jobs if not _problems(chain, cluster, each, question.space)]
     from nest.search.cache import Cache
-    from nest.search.offloads import search
     from nest.search.query import Query
+    from nest.search.ways import search
 
     control = _control(question, options.get("threads"), options.get("progress"), Cache())
     query = Query(chain, cluster, job, question.space, question.search.beyond_stack)
@@ -417,7 +417,7 @@ def _searched(
     question: Question, query: Query, control: Control, warm: _Priced
 ) -> tuple[Query, SearchResult]:
     """Search until the time is over; the query comes back with the best order and filling."""
-    from nest.search.offloads import search
+    from nest.search.ways import search
 
     cluster, job, space, how = query.cluster, query.job, query.space, question.search
     found = search(query, control, warm.limit)

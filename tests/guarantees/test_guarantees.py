@@ -22,6 +22,8 @@ from instances import Instance, instance
 import nest
 from nest.explanation import infeasible
 from nest.inputs import Cluster, Job, Model, SearchSpace
+from nest.inputs.space import Precision
+from nest.stacks import choices
 
 SEEDS = range(66)
 """Instances of every theme."""
@@ -39,6 +41,8 @@ class Case(NamedTuple):
     seq_len: int
     global_batch: int
     bounds: dict[str, Any]
+    precision: Precision = "bf16"
+    stack: str = "megatron-core"
 
     @property
     def model(self) -> Model:
@@ -50,7 +54,12 @@ class Case(NamedTuple):
 
     @property
     def job(self) -> Job:
-        return nest.Job(global_batch=self.global_batch, seq_len=self.seq_len)
+        return nest.Job(global_batch=self.global_batch, seq_len=self.seq_len,
+                        precision=self.precision, stack=self.stack)
+
+    def has(self, name: str) -> bool:
+        """Whether plans have a dimension: choices of software are those of the stack."""
+        return name not in PLAIN or bool(choices.values(self.hardware, self.job, name))
 
     @property
     def space(self) -> SearchSpace:
@@ -59,10 +68,14 @@ class Case(NamedTuple):
             "vpp": 1, "micro_batch": "1,2,4", "mbs": 1, "zero": 1, "shard": "dp",
             "recompute": "selective,full", "recompute_modules": "core_attn",
             "recompute_layers": 10**6, "schedule": "1f1b,interleaved", "group": self.bounds["pp"],
+            **{name: value for name, value in PLAIN.items() if self.has(name)},
         }
         return SearchSpace(**bounds | self.bounds)
 
 
+PLAIN = {"cuda_graphs": "none", "dispatcher": "alltoall", "fused_experts": "false",
+         "fp8_attention": "false", "fp8_head": "false", "fp8_gather": "false", "tp_overlap": "true"}
+"""Choices of software without what takes other software or formats."""
 # Bounded so that each dimension of the space would help one of them.
 CASES = [
     Case("bert-large", "dgx-a100", 64, 512, 256, {
@@ -83,6 +96,12 @@ CASES = [
         "micro_batch": "1..8", "zero": 3}),
     Case("llama3.1-405b", "dgx-h100", 256, 8192, 64, {
         "tp": 8, "etp": "1,8", "pp": 16, "outer_dp": "1,2"}),
+    Case("llama2-7b", "dgx-h100", 16, 4096, 32, {
+        "tp": 2, "etp": "1,2", "pp": 1, "outer_dp": 1, "dp_in": 8, "micro_batch": 8, "zero": 3,
+        "tp_overlap": "false"}, "fp8"),
+    Case("mixtral-8x7b", "dgx-b200", 8, 4096, 64, {
+        "tp": 1, "etp": 1, "ep": 8, "pp": 1, "outer_dp": 1, "dp_in": 8, "micro_batch": 32,
+        "mbs": 4}, "mxfp8", "megatron-bridge"),
 ]
 WHOLE = SearchSpace(schedule="any")
 

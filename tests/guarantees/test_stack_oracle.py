@@ -6,15 +6,17 @@ filled and margins. ``NEST_INSTANCES`` sets how many seeds are looked at.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable
+from itertools import product
 from random import Random
 from typing import Any
 
 import pytest
 from instances import Instance
 from oracle_stack import EVERY, FREE, Best, TooMany, schedules_of, solve
-from test_stack_space import RULED, ruled
+from test_stack_space import PLAIN, RULED, ruled
 
 import nest
 from nest.costs.memory import usable_share
@@ -125,6 +127,71 @@ def test_orders_that_hold_less_than_1f1b() -> None:
         if best is not None and best.configuration is not None:
             chosen.append(best.configuration.schedule)
     assert WITHOUT_JIT or INSTANCES < 160 or {"v-half", "v-min"} <= {*chosen}, chosen
+
+
+VALUES: dict[str, dict[str, Any]] = {
+    "cuda_graphs": {"none": {}, "layers": {}, "step": {}},
+    "dispatcher": {"alltoall": {}, "deepep": {}, "hybridep": {}},
+    "fused_experts": {"false": {}, "true": {}}, "fp8_attention": {"false": {}, "true": {}},
+    "fp8_head": {"false": {}, "true": {}}, "fp8_gather": {"false": {}, "true": {}},
+    "tp_overlap": {"true": {"figures": {}}, "false": {"figures": {"overlap_tp": 0.0}}},
+}
+
+
+def choosing(seed: int) -> tuple[Instance, dict[str, list[str]]]:
+    """An instance whose stack lets some values be chosen, and those that its space allows."""
+    x, rng = question(seed, ("megatron-core", "megatron-bridge")), Random(f"choices {seed}")
+    names = rng.sample([*VALUES], 2 if rng.random() < 0.7 else 3)
+    stack = x.job.stack.replace(
+        **PLAIN, choices={name: VALUES[name] for name in names},
+        graph_memory=rng.choice((0.0, 0.02, 0.1)) * x.cluster.device.memory)
+    for name in names:  # what it does by itself may be what rules forbid
+        stack = stack.choosing(name, rng.choice([*VALUES[name]]))
+    bounds = {name: rng.choice([*VALUES[name]]) for name in names if rng.random() < 0.2}
+    x = Instance(**{**vars(x), "job": x.job.replace(stack=stack),
+                    "space": x.space.replace(**bounds)})
+    return x, {name: [bounds[name]] if name in bounds else [*VALUES[name]] for name in names}
+
+
+@pytest.mark.kernels
+def test_choices_of_software() -> None:
+    """The best over all combinations, of stacks and spaces that name some values."""
+    chosen, decided, refused = set[str](), 0, 0
+    for seed in range(2 * INSTANCES):
+        if decided == INSTANCES // 8:
+            break
+        x, allowed = choosing(seed)
+        if not x.chain.is_chain:
+            continue
+        try:
+            plan = nest.plan(x.model, x.cluster, x.job, x.space, threads=1, reorder=False)
+        except (nest.InfeasibleError, nest.InputError):
+            plan = None
+            if refused == INSTANCES // 16:
+                continue
+        best, found = math.inf, {}
+        try:
+            for values in product(*allowed.values()):
+                stack = x.job.stack
+                for name, value in zip(allowed, values, strict=True):
+                    stack = stack.choosing(name, value)
+                one = solve(x.chain, x.cluster, x.job.replace(stack=stack), x.space, MOST // 10)
+                if one.seconds is not None and one.seconds < best * (1.0 - CLOSE):
+                    best, found = one.seconds, dict(zip(allowed, values, strict=True))
+        except TooMany:
+            continue
+        if plan is None:
+            assert best == math.inf, (seed, found)
+            refused += 1
+            continue
+        assert plan.step_time_s == pytest.approx(best, rel=CLOSE), (seed, found)
+        assert plan.runnable and plan.optimal, seed
+        again = nest.evaluate(x.model, x.cluster, x.job, plan.configuration)
+        assert again.step_time_s == plan.step_time_s
+        decided += 1
+        chosen |= {*plan.configuration.choices}
+    assert WITHOUT_JIT or INSTANCES < 160 or (
+        decided == INSTANCES // 8 and refused and len(chosen) > 4), (decided, refused, chosen)
 
 
 @pytest.mark.kernels

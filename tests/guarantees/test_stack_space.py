@@ -18,6 +18,7 @@ from nest.explanation import infeasible
 from nest.inputs import load_stack
 from nest.inputs.capabilities import Rule
 from nest.inputs.catalog import names
+from nest.stacks.rules import impossible
 
 WITHOUT_JIT = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
 INSTANCES = int(os.environ.get("NEST_INSTANCES", "16" if WITHOUT_JIT else "2000")) // 8
@@ -38,6 +39,11 @@ RULED = tuple(name for name in names("stacks") if name != "torchtitan-2024"
 """Stacks of the catalog with rules, but for one with the rules of another."""
 
 
+PLAIN = {"cuda_graphs": "none", **dict.fromkeys(
+    ("fused_experts", "fp8_attention", "fp8_head"), False)}
+"""What no rule forbids."""
+
+
 def ruled(seed: int, stacks: tuple[str, ...], links: bool = False) -> Instance:
     """An instance whose stack can run what one of the catalog can; ``links``: on a network, often
     with devices of several types."""
@@ -47,7 +53,10 @@ def ruled(seed: int, stacks: tuple[str, ...], links: bool = False) -> Instance:
     changes = {"capabilities": rules}
     if seed % 5 and any("cuda_graphs" in rule.fields for rule in rules.rules.values()):
         changes["cuda_graphs"] = "none"  # others leave little of the space
-    return replace(x, job=x.job.replace(stack=x.job.stack.replace(**changes)))
+    job = x.job.replace(stack=x.job.stack.replace(**changes))
+    if seed % 5 and impossible(x.chain, job):  # these may leave nothing
+        job = job.replace(stack=job.stack.replace(**PLAIN))
+    return replace(x, job=job)
 
 
 def filled(seed: int) -> Instance:

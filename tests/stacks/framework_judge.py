@@ -134,6 +134,51 @@ def megatron_fsdp(case: dict[str, Any]) -> None:
         state.destroy_model_parallel()
 
 
+def megatron_waits(case: dict[str, Any]) -> bool:
+    """Whether a dispatcher asks the device how many tokens there are, which no captured step can.
+
+    Its tensors are without contents, so that they cannot be copied to the host.
+    """
+    import torch
+    from megatron.core.transformer.moe import token_dispatcher as dispatchers
+
+    routing = torch.ones(8, 4, dtype=torch.bool, device="meta")
+    probs = torch.ones(8, 4, device="meta")
+    factor = 1.0 if case["padded"] else None
+    at = SimpleNamespace(
+        config=SimpleNamespace(
+            moe_router_topk=1, moe_expert_capacity_factor=factor, moe_permute_fusion=True,
+            moe_router_padding_for_quantization=False),
+        drop_and_pad=case["padded"], moe_expert_capacity_factor=factor, capacity_factor=factor,
+        num_experts=4, num_local_experts=4, ep_size=1, tp_size=1, permute_idx_device="cpu",
+        group=SimpleNamespace(size=lambda: 1), num_permuted_tokens=None, routing_map=routing,
+        local_expert_indices=[0, 1, 2, 3], permute_fusion=False, dispatched_indices=None,
+        dispatched_probs=None, tokens_per_expert=probs.sum(dim=0),
+        _indices_to_multihot=lambda *_: (routing, probs))
+    if case["dispatcher"] == "alltoall":
+        kind = dispatchers.MoEAlltoAllTokenDispatcher
+        points = ("before_permutation_1", "before_ep_alltoall", "before_permutation_2",
+                  "before_finish", "no_sync")
+        at.cuda_sync_point_priority = {name: n for n, name in enumerate(points)}
+        at.cuda_dtoh_point, at.cuda_sync_point = points[0], points[-1]
+        at._maybe_update_cuda_sync_point = lambda point: kind._maybe_update_cuda_sync_point(
+            at, point)
+        kind.preprocess(at, routing)
+        return at.cuda_sync_point != "no_sync"
+    if case["dispatcher"] == "hybridep":  # None: its kernel asks
+        dispatchers._HybridEPManager.setup_metadata(at, routing, probs)
+        return at.num_permuted_tokens is None
+    try:
+        if case["dispatcher"] == "deepep":
+            dispatchers._DeepepManager.get_permuted_hidden_states_by_experts(at, probs)
+        else:
+            dispatchers.MoEAllGatherTokenDispatcher.dispatch_postprocess(at, probs, probs)
+    except (NotImplementedError, RuntimeError) as error:
+        assert "meta tensor" in str(error), error
+        return True
+    return False
+
+
 class _Started(Exception):
     """The schedule passed its checks."""
 
@@ -435,5 +480,5 @@ def divided(case: dict[str, Any]) -> Any:
 
 JUDGES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "megatron": megatron, "torchtitan": torchtitan, "deepspeed": deepspeed, "order": order,
-    "graphs": graphs, "divided": divided,
+    "graphs": graphs, "waits": megatron_waits, "divided": divided,
     "divisions": lambda case: deepspeed_divisions(case["layers"], case["chunks"])}

@@ -140,7 +140,11 @@ def megatron_ranks(case: Case) -> Case:
 
 
 def bridge(case: Case) -> Case:
-    """Which fields of Megatron-Bridge's parts Megatron-Core does not have."""
+    """Which fields of Megatron-Bridge's parts Megatron-Core does not have.
+
+    Megatron-Bridge 0.6.0 has 0.19 beside it (3rdparty/Megatron-LM is cd4afff).
+    """
+    arguments()
     from megatron.core.distributed import DistributedDataParallelConfig
     from megatron.core.optimizer import OptimizerConfig
     from megatron.core.transformer import TransformerConfig
@@ -154,6 +158,7 @@ def bridge(case: Case) -> Case:
 
 def bridge_layout(case: Case) -> Case:
     """A recipe that counts embedding and loss as layers, with the fields of a plan."""
+    arguments()
     import torch
     from megatron.core.transformer import TransformerConfig
 

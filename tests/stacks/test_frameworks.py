@@ -12,7 +12,7 @@ from collections import Counter
 from functools import cache
 from itertools import combinations_with_replacement
 from random import Random
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -20,12 +20,14 @@ from framework_plans import CASES, PYTHON, judged
 
 import nest
 from nest.evaluation.even import even_configuration
+from nest.inputs.space import Dispatcher
 from nest.model import build_chain
 from nest.schedules.passes import PASSES
 from nest.schedules.path import Path as SchedulePath
 from nest.schedules.registry import ONE_F_ONE_B, SCHEDULES, is_folded
 from nest.stacks import launch_needs, not_runnable
 from nest.stacks.figures import chunks_of, cut_forms, layer_counts, plan_figures
+from nest.stacks.rules import impossible
 
 STACKS = {"megatron": "megatron-core", "torchtitan": "torchtitan-eager", "deepspeed": "deepspeed"}
 pytestmark = pytest.mark.skipif(not PYTHON, reason="NEST_FRAMEWORKS names no Python")
@@ -235,6 +237,20 @@ def test_megatron_takes_the_micro_batches_of_interleaved_pipelines() -> None:
 def test_megatron_fsdp_has_no_ranks_for_stages() -> None:
     assert not disagreements("megatron", "mesh", {"pp"}, lambda _, verdict: verdict["fsdp"],
                              "megatron-fsdp")
+
+
+def test_megatron_captures_steps_of_experts_that_no_dispatcher_counts() -> None:
+    """What the dispatchers of 0.16.1 ask the device for, against the rules of captured steps."""
+    chain = build_chain(nest.load_model("mixtral-8x7b"))
+    asked = [{"dispatcher": name, "padded": padded} for padded in (False, True)
+             for name in get_args(Dispatcher) if not padded or name in ("alltoall", "hybridep")]
+    for case, waits in zip(asked, judged("waits", asked), strict=True):
+        job = nest.Job(
+            global_batch=8, seq_len=4096, expert_capacity=1.0 if case["padded"] else None,
+            expert_padding=case["padded"], stack={
+                "base": "megatron-core", "cuda_graphs": "step", "dispatcher": case["dispatcher"]})
+        assert bool(impossible(chain, job)) == waits, case
+    assert len(asked) == 6
 
 
 def test_megatron_has_the_schedules() -> None:

@@ -16,6 +16,7 @@ from nest.evaluation.evaluate import evaluate
 from nest.evaluation.feasibility import largest_part
 from nest.evaluation.plans import Plan
 from nest.inputs import catalog
+from nest.inputs.choices import CHOICES
 from nest.inputs.cluster import MOST_DEVICES, Cluster
 from nest.inputs.configuration import Configuration
 from nest.inputs.job import Job
@@ -28,9 +29,9 @@ from nest.model.legality import sequence_problem, space_problems
 from nest.model.schedules import group_of
 from nest.search.draft import DRAFT, narrowed
 from nest.search.least_memory import least_memory, stack_part
-from nest.search.offloads import search
 from nest.search.query import Control, Query
 from nest.search.tensors import Formulation
+from nest.search.ways import search
 from nest.stacks.overview import lacking
 from nest.stacks.rules import impossible
 from nest.units import format_bytes
@@ -55,8 +56,12 @@ GENTLE: dict[str, tuple[object, ...]] = {
 """Values of a bounded dimension to try one by one, the least change first."""
 
 
-def explain(model: Model | Profile, f: Formulation, control: Control) -> InfeasibleError:
+def explain(
+    model: Model | Profile, f: Formulation, control: Control, asked: Query
+) -> InfeasibleError:
     """The error that says how much memory the best configuration of a space lacks.
+
+    ``f`` is of the way of the question ``asked`` that lacks least: it may have bounds of its own.
 
     ``nearest`` holds ``stage``, ``layers``, ``category``, ``bytes_short``, ``needs_bytes``,
     ``limit_bytes``, ``memory_bytes`` (sufficient memory of a device; of several types, of the
@@ -70,7 +75,7 @@ def explain(model: Model | Profile, f: Formulation, control: Control) -> Infeasi
     if found is None and (part := stack_part(f)) is not None:
         needed, found = least_memory(part, control, close)
         f = f if found is None else part
-    probe = _Probe(Query(chain, cluster, job, f.query.space, not f.part.own), control)
+    probe = _Probe(asked.replace(cluster=cluster, beyond_stack=not f.part.own, top=1), control)
     if found is None:
         text = "no plan exists: the bounds of the search space contradict each other"
         known = job.stack.capabilities
@@ -168,7 +173,7 @@ class _Probe:
             for space in (*spaces, self.space.replace(**{name: default})):
                 found = self._any(thorough, space=space)
                 if found is not None:
-                    yield f"{name} {_values(found, name)} instead of {bound}"
+                    yield f"{name} {_values(found, self.job, name)} instead of {bound}"
                     break
 
     def anything(self) -> Iterator[str]:
@@ -244,8 +249,10 @@ def _whole(cluster: Cluster) -> Cluster:
     return cluster
 
 
-def _values(plan: Configuration, name: str) -> str:
-    """The values of a dimension in a plan."""
+def _values(plan: Configuration, job: Job, name: str) -> str:
+    """The values of a dimension in a plan of a job."""
+    if name in CHOICES:
+        return plan.choices.get(name) or str(job.stack.chosen(name))
     if name in ("outer_dp", "micro_batch", "vpp", "schedule", "offload"):
         return str(getattr(plan, name))
     if name == "pp":

@@ -107,7 +107,9 @@ def _software(plan: Plan) -> str:
                 f"need{'s' if needs > 1 else ''} for its launch (--details)")
     else:
         told = " ".join(text for _, text in full.launch(plan))
-    return f"{told}; {job.precision}, {job.optimizer}, device {devices}"
+    chosen = [f"{name} {value}" for name, value in plan.parallelism.choices.items()]
+    return "; ".join([told, *([", ".join(chosen)] if chosen else []),
+                      f"{job.precision}, {job.optimizer}, device {devices}"])
 
 
 def _memory(plan: Plan) -> str:
