@@ -33,7 +33,7 @@ from nest.inputs.space import Preference, SearchSpace
 from nest.model import Chain
 from nest.model.legality import divisors, sequence_problem, space_problems
 from nest.network.network import other_fillings, other_orders
-from nest.stacks import cannot_offload
+from nest.stacks import cannot_offload, choice_problems
 from nest.units import format_seconds, shorten
 
 if TYPE_CHECKING:
@@ -274,7 +274,7 @@ def _query(question: Question, cache: Cache) -> Query:
     model, cluster, job, space = (
         question.subject, question.cluster, question.job, question.space)
     chain = cache.of(("chain", model), lambda: chain_of(model))
-    problems = _problems(chain, cluster, job, space)
+    problems = [*_problems(chain, cluster, job, space), *choice_problems(cluster, job, space)]
     if not question.search.beyond_stack:
         problems += cannot_offload(job, space.offload)
     if problems:
@@ -388,8 +388,8 @@ def plan_batches(
     chain = chain_of(model)
     legal = [each for each in jobs if not _problems(chain, cluster, each, question.space)]
     from nest.search.cache import Cache
-    from nest.search.offloads import search
     from nest.search.query import Query
+    from nest.search.ways import search
 
     control = _control(question, options.get("threads"), options.get("progress"), Cache())
     query = Query(chain, cluster, job, question.space, question.search.beyond_stack)
@@ -417,7 +417,7 @@ def _searched(
     question: Question, query: Query, control: Control, warm: _Priced
 ) -> tuple[Query, SearchResult]:
     """Search until the time is over; the query comes back with the best order and filling."""
-    from nest.search.offloads import search
+    from nest.search.ways import search
 
     cluster, job, space, how = query.cluster, query.job, query.space, question.search
     found = search(query, control, warm.limit)

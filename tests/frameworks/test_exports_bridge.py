@@ -146,9 +146,9 @@ def test_a_recipe_is_known_or_asked_for() -> None:
 @pytest.mark.parametrize(("given", "wanted"), [
     ({"stack": "megatron-core"}, "plan for megatron-bridge"),
     ({"stack": {"base": "megatron-bridge", "cuda_graphs": "layers"}, "zero": 3},
-     "stack.cuda_graphs layers: what Megatron-FSDP"),
+     "zero 3: Megatron-FSDP works under CUDA graphs"),
     ({"stack": {"base": "megatron-bridge", "cuda_graphs": "step"}, "changes": {"moe": EXPERTS}},
-     "stack.cuda_graphs step: the number of tokens of an expert"),
+     "dispatcher alltoall: a captured step has room"),
     ({"zero": 2, "pp": 2}, "zero 2: "),
     ({"pp": 2, "schedule": "zb1p"}, "schedule zb1p: "),
 ], ids=str)

@@ -315,11 +315,11 @@ def test_environment(degrees: dict[str, Any], device: str, wanted: dict[str, str
     ({"stack": {"base": "megatron-core", "cuda_graphs": "layers"}, "recompute": "full"},
      "recompute full: CUDA graphs of layers exclude full recompute"),
     ({"stack": {"base": "megatron-core", "cuda_graphs": "step"}, "changes": {"moe": EXPERTS}},
-     "stack.cuda_graphs step: the number of tokens of an expert"),
+     "capacity none: a step is captured with the number of tokens of each expert"),
     ({"stack": {"base": "megatron-core", "cuda_graphs": "step"}, "offload": "layers:2"},
      "offload_layers 2: CUDA graphs exclude activations of layers on the host"),
     ({"stack": {"base": "megatron-fsdp", "cuda_graphs": "step"}, "zero": 3},
-     "stack.cuda_graphs step: what Megatron-FSDP"),
+     "cuda_graphs step: Megatron-FSDP works under CUDA graphs"),
 ], ids=lambda value: str(value)[:50])
 def test_what_it_cannot_express(found: dict[str, Any], wanted: str) -> None:
     with pytest.raises(UnsupportedError) as caught:

@@ -330,7 +330,6 @@ def test_other_work_than_training_is_refused(argument: str, tmp_path: Path) -> N
     ("--defer-embedding-wgrad-compute", "the last stage holds their inputs"),
     ("--log-num-zeros-in-grad", "are read once more"),
     ("--timing-log-level 2", "less overlaps"),
-    ("--fp8-param-gather", "half of that memory and traffic"),
     ("--cross-entropy-loss-fusion", "a copy of 4 bytes each"),
     ("--no-overlap-p2p-communication", "up to their time"),
     ("--tp-comm-overlap-cfg x", "a part of that traffic")])

@@ -21,6 +21,7 @@ from shared import shared
 import nest
 from nest.explanation import infeasible
 from nest.inputs import Configuration, SearchSpace, StageConfiguration
+from nest.inputs.choices import CHOICES
 
 pytestmark = pytest.mark.kernels
 uncompiled = pytest.mark.kernels(uncompiled=True)
@@ -226,7 +227,7 @@ def degree(name: str, value: int) -> Iterator[str]:
 
 
 def test_every_dimension_has_its_traits() -> None:
-    apart = {"offload", "group"}  # test_offloading.py, test_stack_oracle.py
+    apart = {"offload", "group", *CHOICES}  # test_offloading.py, test_stack_oracle.py
     assert {*TRAITS, *apart} == set(SearchSpace.model_fields)
 
 

@@ -17,8 +17,8 @@ from nest.costs.host import kept_away
 from nest.inputs import Cluster
 from nest.inputs.offload import OFFLOAD_MODULES, Offload
 from nest.model.legality import offload_problem
-from nest.search.offloads import search
 from nest.search.query import Query
+from nest.search.ways import search
 
 pytestmark = pytest.mark.kernels
 INSTANCES = int(os.environ.get("NEST_INSTANCES", "160"))

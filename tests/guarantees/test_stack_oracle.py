@@ -6,7 +6,9 @@ filled and margins. ``NEST_INSTANCES`` sets how many seeds are looked at.
 
 from __future__ import annotations
 
+import math
 import os
+from itertools import product
 from random import Random
 from typing import Any
 
@@ -127,6 +129,63 @@ def test_orders_that_hold_less_than_1f1b() -> None:
         if best is not None and best.configuration is not None:
             chosen.append(best.configuration.schedule)
     assert WITHOUT_JIT or INSTANCES < 160 or {"v-half", "v-min"} <= {*chosen}, chosen
+
+
+VALUES: dict[str, dict[str, Any]] = {
+    "cuda_graphs": {"none": {}, "layers": {}, "step": {}},
+    "dispatcher": {"alltoall": {}, "deepep": {}, "hybridep": {}},
+    "fused_experts": {"false": {}, "true": {}}, "fp8_attention": {"false": {}, "true": {}},
+    "fp8_head": {"false": {}, "true": {}}, "fp8_gather": {"false": {}, "true": {}},
+    "tp_overlap": {"true": {"figures": {}}, "false": {"figures": {"overlap_tp": 0.0}}},
+}
+
+
+@pytest.mark.kernels
+def test_choices_of_software() -> None:
+    """The best over all combinations, of stacks and spaces that name some values."""
+    chosen, decided = set[str](), 0
+    for seed in range(INSTANCES // 2):
+        x, rng = question(seed, ("megatron-core", "megatron-bridge")), Random(f"choices {seed}")
+        names = rng.sample([*VALUES], 2 if rng.random() < 0.7 else 3)
+        known = x.job.stack.capabilities
+        assert known is not None
+        stack = x.job.stack.replace(
+            choices={name: VALUES[name] for name in names}, cuda_graphs="none",
+            fused_experts=False,
+            graph_memory=rng.choice((0.0, 0.02, 0.1)) * x.cluster.device.memory)
+        bounds = {name: rng.choice([*VALUES[name]]) for name in names if rng.random() < 0.2}
+        x = Instance(**{**vars(x), "job": x.job.replace(stack=stack),
+                        "space": x.space.replace(**bounds)})
+        if not x.chain.is_chain:
+            continue
+        best, found = math.inf, {}
+        try:
+            for values in product(*(VALUES[name] for name in names)):
+                pairs = dict(zip(names, values, strict=True))
+                if any(pairs[name] != value for name, value in bounds.items()):
+                    continue
+                job = x.job
+                for name, value in pairs.items():
+                    job = job.replace(stack=job.stack.choosing(name, value))
+                one = solve(x.chain, x.cluster, job, x.space, MOST // 4).seconds
+                if one is not None and one < best * (1.0 - CLOSE):
+                    best, found = one, pairs
+        except TooMany:
+            continue
+        try:
+            plan = nest.plan(x.model, x.cluster, x.job, x.space, threads=1, reorder=False)
+        except (nest.InfeasibleError, nest.InputError):
+            assert best == math.inf, seed
+            continue
+        assert plan.step_time_s == pytest.approx(best, rel=CLOSE), (seed, found)
+        assert plan.runnable and plan.optimal, seed
+        again = nest.evaluate(x.model, x.cluster, x.job, plan.configuration)
+        assert again.step_time_s == plan.step_time_s
+        decided += 1
+        chosen |= {f"{name} {value}" for name, value in plan.configuration.choices.items()}
+    wanted = {"cuda_graphs step", "cuda_graphs layers", "dispatcher hybridep", "fp8_gather true",
+              "fused_experts true"}
+    assert WITHOUT_JIT or INSTANCES < 160 or (decided > 30 and wanted <= chosen), (decided, chosen)
 
 
 @pytest.mark.kernels

@@ -16,9 +16,9 @@ from nest.inputs import Job, load_model, load_stack
 from nest.inputs.space import LARGEST, SearchSpace
 from nest.model import build_chain
 from nest.search.formulating import formulate
-from nest.search.offloads import search
 from nest.search.query import Query
 from nest.search.runnable import SpacePart
+from nest.search.ways import search
 
 pytestmark = pytest.mark.kernels
 

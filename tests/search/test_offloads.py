@@ -13,8 +13,8 @@ from nest.evaluation.even import even_configuration
 from nest.inputs import Cluster, Job, load_cluster, load_model, load_stack
 from nest.inputs.space import LARGEST, SearchSpace
 from nest.model import build_chain
-from nest.search.offloads import search
 from nest.search.query import Query
+from nest.search.ways import search
 
 pytestmark = pytest.mark.kernels
 HOST = {"host_link": "20 GB/s", "host_memory": "64 GiB", "host_memory_bandwidth": "50 GB/s"}

@@ -68,6 +68,20 @@ class DegreeOptions:
     offload: Annotated[str | None, text(
         "What is kept in host memory: none (default), or such as optimizer:0.5+core_attn "
         "(docs/offloading.md).", "TEXT")] = None
+    cuda_graphs: Annotated[str | None, text(
+        "CUDA graphs of: none, layers, step; default of this and the next six: as the stack says.",
+        "NAME")] = None
+    dispatcher: Annotated[str | None, text(
+        "How tokens reach experts: alltoall, allgather, deepep, hybridep.", "NAME")] = None
+    fused_experts: Annotated[str | None, text(
+        "Activation functions as part of experts' products: true or false.", "FLAG")] = None
+    fp8_attention: Annotated[str | None, text(
+        "Attention core in 8 bits: true or false.", "FLAG")] = None
+    fp8_head: Annotated[str | None, text("Head in 8 bits: true or false.", "FLAG")] = None
+    fp8_gather: Annotated[str | None, text(
+        "ZeRO gathers parameters in 8 bits: true or false.", "FLAG")] = None
+    tp_overlap: Annotated[str | None, text(
+        "Tensor-parallel traffic overlaps with products: true or false.", "FLAG")] = None
 
 
 def evaluate(
@@ -128,9 +142,13 @@ def _from_options(
     from nest.evaluation.even import even_configuration
     from nest.evaluation.problems import told
     from nest.inputs import load_configuration
+    from nest.inputs.choices import CHOICES
 
     subject, cluster = problem.subject_and_cluster(names)
     job = problem.described_job(cluster)
+    choices = {name: degrees.pop(name) for name in CHOICES if name in degrees}
+    if choices:
+        degrees["choices"] = choices
     if file is not None:
         if degrees:
             raise InputError(f"arguments: got --configuration and {options.spelled(degrees)}; "

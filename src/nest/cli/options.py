@@ -302,6 +302,20 @@ class SpaceOptions:
         f"Schedules: {', '.join(SCHEDULES)}; default: those of the stack; with --beyond-stack "
         "also 1f1b and interleaved.")] = None
 
+    cuda_graphs: Annotated[str | None, set_of(
+        "CUDA graphs of nothing (none), parts of layers (layers) or the whole step (step); default "
+        "of this and the next six: all that the stack has on the devices.")] = None
+    dispatcher: Annotated[str | None, set_of(
+        "How tokens reach experts: alltoall, allgather, deepep, hybridep.")] = None
+    fused_experts: Annotated[str | None, set_of(
+        "Activation functions as part of experts' products: true, false.")] = None
+    fp8_attention: Annotated[str | None, set_of("Attention core in 8 bits: true, false.")] = None
+    fp8_head: Annotated[str | None, set_of("Head in 8 bits: true, false.")] = None
+    fp8_gather: Annotated[str | None, set_of(
+        "ZeRO gathers parameters in 8 bits: true, false.")] = None
+    tp_overlap: Annotated[str | None, set_of(
+        "Tensor-parallel traffic overlaps with products: true, false.")] = None
+
     def described(self) -> SearchSpace:
         """The search space of the file, of the sets, or of both; sets win.
 

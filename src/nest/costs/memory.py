@@ -37,6 +37,8 @@ class Recipe:
     """Bytes that it reads and writes for that."""
 
 
+SCALED = ("fp8", "fp8-delayed", "fp8-blockwise")
+"""Formats whose parameters can be gathered in 8 bits; rows of MXFP8 differ from its columns."""
 _STATES = {"adam": 2, "sgd-momentum": 1, "sgd": 0, "muon": 2}
 
 
@@ -53,7 +55,9 @@ def recipe(job: Job) -> Recipe:
     parameters, which are the master copy, and casts what it gathers (MixedPrecisionPolicy of
     torch==2.13.0): 16/d with ZeRO-3. Where bf16 parameters are sharded, there is no master copy,
     and what is kept of a gradient has their format, whatever it is reduced in (foreach_reduce of
-    torch.distributed.fsdp). Muon is Adam here: what its matrices need less is that of
+    torch.distributed.fsdp). fp8 parameters may be gathered as they are (``fp8_gather``:
+    --fp8-param-gather of Megatron-Core; those of MXFP8 are gathered in bf16 and cast,
+    reuse_grad_buf_for_mxfp8_param_ag). Muon is Adam here: what its matrices need less is that of
     :mod:`nest.costs.muon`.
     """
     states = _STATES[job.optimizer]
@@ -78,7 +82,8 @@ def recipe(job: Job) -> Recipe:
     remainder = 2.0 if split and job.precision == "bf16" else 0.0
     merged = 2.0 - remainder if stack.fp32_shards else 0.0
     update = gradient + 8.0 + 2.0 * moment * states + 2.0
-    return Recipe(2.0, held, optimizer, optimizer - remainder, merged, gradient, 2.0, update,
+    gathered = 1.0 if stack.fp8_gather and job.precision in SCALED else 2.0
+    return Recipe(2.0, held, optimizer, optimizer - remainder, merged, gradient, gathered, update,
                   *host)
 
 
@@ -87,7 +92,7 @@ def memory_problem(cluster: Cluster, job: Job) -> str | None:
     stack = job.stack
     for device in cluster.device_types:
         if limit_bytes(device, job) <= 0.0:
-            return (f"stack {stack.name}: workspace {format_bytes(stack.workspace)}, "
+            return (f"stack {stack.name}: workspace {format_bytes(stack.reserved)}, "
                     f"fragmentation {stack.fragmentation:g} and memory_margin "
                     f"{job.memory_margin:g} leave nothing of the {format_bytes(device.memory)} of "
                     f"{device.name}, of which memory_reserved is "
@@ -98,7 +103,7 @@ def memory_problem(cluster: Cluster, job: Job) -> str | None:
 def limit_bytes(device: Device, job: Job) -> float:
     """Bytes of a device that a plan may use: not what is reserved, fragmented or kept free."""
     usable = device.memory * usable_share(job) - device.memory_reserved
-    return float(usable - job.stack.workspace)
+    return float(usable - job.stack.reserved)
 
 
 def usable_share(job: Job) -> float:

@@ -28,7 +28,7 @@ from nest.model import Chain, build_chain, model_flop, profile_chain
 from nest.model.layouts import layout_of
 from nest.schedules.registry import copies, placement
 from nest.schedules.traits import Hop
-from nest.stacks import Finding, launch_needs, not_runnable, wrong_devices
+from nest.stacks import Finding, choosing, launch_needs, not_runnable, wrong_devices
 
 
 def chain_of(model: Model | Profile) -> Chain:
@@ -70,7 +70,11 @@ def evaluate(
 
 
 def priced(chain: Chain, cluster: Cluster, job: Job, configuration: Configuration) -> Plan:
-    """:func:`evaluate` for the layers of a model or of a profile."""
+    """:func:`evaluate` for the layers of a model or of a profile.
+
+    The plan's job has the figures of the values that the configuration chooses.
+    """
+    job = choosing(cluster, job, configuration.choices)
     pricing = Pricing(chain, cluster, job)
     check(pricing, configuration)
     m = pricing.micro_batches(configuration)
@@ -114,7 +118,7 @@ def priced(chain: Chain, cluster: Cluster, job: Job, configuration: Configuratio
             micro_batch=configuration.micro_batch, micro_batches=m,
             global_batch=job.global_batch, devices_used=used * configuration.outer_dp,
             stride=configuration.stride, schedule=configuration.schedule, group=configuration.group,
-            order=configuration.order, offload=configuration.offload,
+            order=configuration.order, offload=configuration.offload, choices=configuration.choices,
         ),
         layout=_layout(chain, configuration),
         stages=stages,

@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from nest.errors import InputError
 from nest.evaluation.divisions import chunks_of_stages
 from nest.inputs.arguments import need_word
+from nest.inputs.choices import ChoiceName
 from nest.inputs.cluster import Cluster
 from nest.inputs.configuration import Configuration, StageConfiguration
 from nest.inputs.job import Job
@@ -54,6 +56,7 @@ def even_configuration(
     schedule: Schedule | None = None,
     group: int | None = None,
     offload: str = "none",
+    choices: Mapping[ChoiceName, str] | None = None,
 ) -> Configuration:
     """Build the configuration with the same degrees on every stage, by default with even cuts.
 
@@ -84,6 +87,7 @@ def even_configuration(
     schedule : default: 1f1b, interleaved where vpp is above 1.
     group : consecutive micro-batches of a virtual stage; default: pp.
     offload : what is kept in the memory of the hosts, such as `optimizer`.
+    choices : values of the stack's choices, such as `cuda_graphs: layers`.
 
     Returns
     -------
@@ -139,7 +143,7 @@ def even_configuration(
         "outer_dp": outer_dp, "micro_batch": micro_batch, "stages": stages,
         "stride": cluster.size // outer_dp, "vpp": len(chunks[0]),
         **({"schedule": schedule} if schedule else {}), "group": group,
-        "offload": offload,
+        "offload": offload, "choices": choices or {},
     }, "configuration")
 
 

@@ -30,7 +30,17 @@ from nest.evaluation.plans import (
     Stage,
 )
 from nest.evaluation.problems import told
-from nest.inputs.base import Degree, Description, Flag, Number, Whole, Written, at_most
+from nest.inputs.base import (
+    Degree,
+    Description,
+    Flag,
+    FrozenDict,
+    Number,
+    Whole,
+    Written,
+    at_most,
+)
+from nest.inputs.choices import ChosenValues
 from nest.inputs.configuration import Configuration, Index, StageConfiguration
 from nest.inputs.files import SUFFIXES, read_description
 from nest.inputs.offload import OffloadText
@@ -74,6 +84,7 @@ class GivenParallelism(Description):
     group: Degree | None = None
     order: Annotated[tuple[Index, ...], at_most(10**4)] | None = None
     offload: OffloadText = "none"
+    choices: ChosenValues = Field(default_factory=FrozenDict)
     global_batch: Whole | None = None
     pp: Whole | None = None
     micro_batches: Whole | None = None
@@ -250,6 +261,7 @@ def _configuration(given: GivenPlan) -> Configuration:
         _check_replicas(starts, p.outer_dp, stride)
     data: dict[str, Any] = {"outer_dp": p.outer_dp, "micro_batch": p.micro_batch, "vpp": p.vpp,
                             "group": p.group, "order": p.order, "offload": p.offload,
+                            "choices": p.choices,
                             "stages": given.stages}
     data |= {name: value for name, value in (("stride", stride), ("schedule", p.schedule))
              if value is not None}

@@ -10,7 +10,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from nest.evaluation.ranks import Rank, ranks
-from nest.inputs.base import Description, Freeze, Shown, Written
+from nest.inputs.base import Description, Freeze, FrozenDict, Shown, Written
+from nest.inputs.choices import ChosenValues
 from nest.inputs.cluster import Cluster
 from nest.inputs.configuration import Configuration, StageConfiguration
 from nest.inputs.job import Job
@@ -112,6 +113,9 @@ class Parallelism(Written):
         None, description="order of the layers that ranges refer to; null: as the model lists them"
     )
     offload: str = Field("none", description="what is kept in the memory of the hosts")
+    choices: ChosenValues = Field(
+        default_factory=FrozenDict, description="values of the stack's choices; the job of the "
+        "inputs has their figures")
 
 
 class Breakdown(Written):
@@ -338,6 +342,7 @@ class Plan(Shown):
         return Configuration(
             outer_dp=p.outer_dp, micro_batch=p.micro_batch, stride=p.stride, vpp=p.vpp,
             schedule=p.schedule, group=p.group, order=p.order, offload=p.offload,
+            choices=p.choices,
             stages=tuple(
                 StageConfiguration(**{name: getattr(s, name) for name in names})
                 for s in self.stages

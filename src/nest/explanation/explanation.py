@@ -29,11 +29,11 @@ from nest.model import Chain
 from nest.model.legality import space_problems, tp_problem
 from nest.search import compiled
 from nest.search.least_memory import least_memory
-from nest.search.offloads import search
 from nest.search.progress import Watch
 from nest.search.query import Control, Query
 from nest.search.solution import SearchResult
 from nest.search.tensors import Formulation
+from nest.search.ways import search
 
 MORE = 1.01
 """Changed amount of a resource over the actual one."""

@@ -28,9 +28,9 @@ from nest.model.legality import sequence_problem, space_problems
 from nest.model.schedules import group_of
 from nest.search.draft import DRAFT, narrowed
 from nest.search.least_memory import least_memory, stack_part
-from nest.search.offloads import search
 from nest.search.query import Control, Query
 from nest.search.tensors import Formulation
+from nest.search.ways import search
 from nest.stacks.overview import lacking
 from nest.stacks.rules import impossible
 from nest.units import format_bytes

@@ -171,9 +171,11 @@ def _fastest(
         if best is not None and bound >= best.step_time_s:
             break
         seconds = None if ends is None else max(LEAST, ends - time.monotonic())
+        # Libraries, graphs and formats stay as the file has them: they may need other software.
+        same = running.job.replace(stack=stack.replace(choices={}))
         try:
-            found = planner.plan(running.model, running.cluster, running.job.replace(stack=stack),
-                                 space, time_limit=seconds, **options)
+            found = planner.plan(running.model, running.cluster, same, space,
+                                 time_limit=seconds, **options)
         except (InfeasibleError, InputError, LimitError) as error:
             nothing.setdefault(type(error), error)
             continue

@@ -6,7 +6,8 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from nest.inputs.base import Degree, Description, Flag, Problems, Whole, at_most
+from nest.inputs.base import Degree, Description, Flag, FrozenDict, Problems, Whole, at_most
+from nest.inputs.choices import ChosenValues
 from nest.inputs.offload import OffloadText
 from nest.inputs.space import MODULES, CpComm, Module, Recompute, Shard
 from nest.schedules.registry import Schedule
@@ -106,6 +107,10 @@ class Configuration(Description):
     )
     offload: OffloadText = Field(
         "none", description="what is kept in the memory of the hosts, such as optimizer"
+    )
+    choices: ChosenValues = Field(
+        default_factory=FrozenDict, description="values of the stack's choices, such as "
+        "cuda_graphs: layers; those left out are as the stack's figures say"
     )
 
     @property

@@ -23,6 +23,7 @@ from nest.inputs.base import (
     percent,
 )
 from nest.inputs.capabilities import CapabilitiesOf
+from nest.inputs.choices import ChoiceName, Values, parsed
 from nest.inputs.formats import number_format
 from nest.inputs.space import Capacity, Dispatcher, Graphs, Optimizer, Precision
 from nest.units import BytesOrZero, Delay, shorten
@@ -223,6 +224,9 @@ class Stack(Rates):
     cuda_graphs: Graphs = Field(
         "none", description="captured in CUDA graphs: nothing, parts of layers, or the whole step"
     )
+    graph_memory: BytesOrZero = Field(
+        0.0, description="bytes of a device that CUDA graphs take, whatever they capture"
+    )
     expert_gap: Delay = Field(
         0.0, description="seconds that the forward of a layer with experts waits for the host to "
         "learn how many tokens each has, unless the whole step is captured",
@@ -255,6 +259,14 @@ class Stack(Rates):
     fp8_head: Flag = Field(
         False, description="where products are in 8 bits, so is that of the head, which else stays "
         "in 16",
+    )
+    fp8_gather: Flag = Field(
+        False, description="ZeRO gathers parameters in 8 bits, with fp8, fp8-delayed and "
+        "fp8-blockwise",
+    )
+    choices: Annotated[dict[ChoiceName, Values | None], Freeze] = Field(
+        default_factory=FrozenDict, description="values that a person may choose instead of "
+        "figures above; null: none",
     )
     scatter_gather: Flag = Field(
         False,
@@ -340,7 +352,36 @@ class Stack(Rates):
         for name in ("master_remainders", "fp32_shards"):
             if getattr(self, name) and not self.master_copy:
                 raise Problems([(name, "got true; allowed: false where master_copy is false")])
+        for name, values in self.choices.items():
+            for value, choice in (values or {}).items():
+                for figure in choice.figures or ():
+                    if figure not in type(self).model_fields:
+                        raise Problems([(f"choices.{name}.{value}.figures", f"got {shorten(figure)}"
+                                         "; allowed: figures of a stack")])
         return self
+
+    def choosing(self, name: ChoiceName, value: str) -> Stack:
+        """The same with a value of one of its choices.
+
+        Raises
+        ------
+        KeyError : it has no such value.
+        InputError : a figure of the value is not allowed.
+        """
+        choice = (self.choices[name] or {})[value]
+        figures: dict[str, Any] = (
+            {name: parsed(value)} if choice.figures is None else choice.figures)
+        return self.replace(**figures) if figures else self
+
+    def chosen(self, name: ChoiceName) -> str | None:
+        """The value of a choice that its figures are those of; None: none is."""
+        values = self.choices.get(name) or {}
+        return next((one for one in reversed(values) if self.choosing(name, one) == self), None)
+
+    @property
+    def reserved(self) -> float:
+        """Bytes of a device that buffers and CUDA graphs take."""
+        return self.workspace + (self.graph_memory if self.cuda_graphs != "none" else 0.0)
 
     def of_stages(self, stages: int) -> Stack:
         """The same, as it overlaps traffic with so many stages."""

@@ -17,7 +17,8 @@ from pydantic import (
     model_validator,
 )
 
-from nest.inputs.base import Description, Problems
+from nest.inputs.base import Description, Name, Problems
+from nest.inputs.choices import word
 from nest.inputs.offload import OffloadText
 from nest.schedules.registry import BEYOND, USUAL, Schedule
 from nest.units import shorten
@@ -205,6 +206,19 @@ Ints = Annotated[
 ]
 
 
+def _words(value: object) -> object:
+    found = _listed(value)
+    return tuple(map(word, found)) if isinstance(found, (list, tuple)) else found
+
+
+Chosen = Annotated[
+    tuple[Name, ...] | None,
+    BeforeValidator(_words, json_schema_input_type=str | bool | list[str | bool] | None),
+    AfterValidator(_distinct),
+]
+"""Values of a choice that the job's stack lists; not given: all of them."""
+
+
 class SearchSpace(Description):
     """The choices of a plan; a dimension that is not given is free."""
 
@@ -266,6 +280,17 @@ class SearchSpace(Description):
         "those of the job's stack, or where anything may run "
         + ", ".join((*USUAL, *BEYOND))
     )
+    cuda_graphs: Chosen = Field(None, description="CUDA graphs of: none, layers, step")
+    dispatcher: Chosen = Field(
+        None, description="how tokens reach experts: alltoall, allgather, deepep, hybridep")
+    fused_experts: Chosen = Field(
+        None, description="activation functions as part of experts' products: true, false")
+    fp8_attention: Chosen = Field(None, description="attention core in 8 bits: true, false")
+    fp8_head: Chosen = Field(None, description="head in 8 bits: true, false")
+    fp8_gather: Chosen = Field(
+        None, description="ZeRO gathers parameters in 8 bits: true, false")
+    tp_overlap: Chosen = Field(
+        None, description="tensor-parallel traffic overlaps with products: true, false")
     offload: Annotated[
         tuple[OffloadText, ...],
         BeforeValidator(_offloads, json_schema_input_type=str | list[str]),

@@ -18,6 +18,7 @@ from nest.inputs.space import SearchSpace
 from nest.model.legality import sequence_problem, space_problems
 from nest.planners.prices import outside
 from nest.planners.registry import PlanningMethod, Registration, UnusablePlanner, named, registered
+from nest.stacks import choice_problems, settled
 
 
 class ComparedPlan(NamedTuple):
@@ -73,13 +74,21 @@ def compare(
     space = space or SearchSpace()
     chain = chain_of(model)
     problems = [*filter(None, [sequence_problem(chain, job)])]
-    problems += space_problems(chain, cluster, job, space)
+    problems += [*space_problems(chain, cluster, job, space),
+                 *choice_problems(cluster, job, space)]
     if problems:
         raise InputError("\n".join(problems), tuple(problems))
     known = registered()
     made = [_made(named(name, known), (options or {}).get(name, {}))
             for name in (known if names is None else names)]
-    return tuple(_entry(one.name, one, model, cluster, job, space) for one in made)
+    job, found = settled(cluster, job, space), list[ComparedPlan]()
+    for one in made:
+        entry = _entry(one.name, one, model, cluster, job, space)
+        found.append(entry)
+        if one.name == "nest" and entry.plan is not None:
+            # No other method chooses software: all have what NEST chose.
+            job = entry.plan.inputs.job
+    return tuple(found)
 
 
 def _made(one: Registration, options: Mapping[str, Any]) -> PlanningMethod:

@@ -212,6 +212,8 @@ def _choices(page: Page, plan: Plan) -> None:
               f"{p.outer_dp} x micro-batch {p.micro_batch} x {p.micro_batches:,} micro-batches")
     page.fact("Training", f"{job.precision}, {job.optimizer}, stack {job.stack.name}, device "
               f"{', '.join(device.name for device in plan.inputs.cluster.device_types)}")
+    if p.choices:
+        page.fact("Software", ", ".join(f"{name} {value}" for name, value in p.choices.items()))
     for name, text in launch(plan):
         page.fact(name, text)
     if assumed := defaults(plan.inputs.cluster):

@@ -14,10 +14,11 @@ A formulation (`tensors`) fills `tables` and `problems`, the arrays that kernels
 the pipelines of identical stages, `totals` bounds them by sums over all layers; `compiled` loads
 the kernels of `_kernels` with their cache. `branch_and_bound` searches the parts of the space as
 phases, after a `draft` over a part of the space; each phase is a `tree` of outer choices, visited
-on `threads`, best bound first, and returns the best `solution`; `offloads` does so for each way to
-use the memory of the hosts; `batches` looks for a batch near the given one that fits the devices
-better; `fitting` rules out nodes that memory forbids, and `least_memory` finds where some plan
-fits; `progress` ends a search early and reports its state; `left_out` says what is not searched.
+on `threads`, best bound first, and returns the best `solution`; `ways` does so for each way to
+use the memory of the hosts and each of the `choices` of a stack worth trying; `batches` looks for a
+batch near the given one that fits the devices better; `fitting` rules out nodes that memory
+forbids, and `least_memory` finds where some plan fits; `progress` ends a search early and reports
+its state; `left_out` says what is not searched.
 Similar questions share, in the `cache`, what does not depend on prices, and `lower_bounds` of the
 plans of an outer choice. Read `branch_and_bound` first, then `formulating`, `tensors`, `alike` and
 `_kernels/uniform/search.py`, which find what a stack can run, then `_kernels/options.py` and

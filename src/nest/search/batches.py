@@ -15,8 +15,8 @@ from nest.evaluation.plans import BetterBatch
 from nest.inputs.space import IntSet
 from nest.model.legality import divisors, sequence_problem, space_problems
 from nest.search.draft import DRAFT, narrowed
-from nest.search.offloads import search
 from nest.search.query import Control, Query
+from nest.search.ways import search
 
 NEAR = 0.125
 """Largest difference from the given batch, as a share of it."""

@@ -59,7 +59,7 @@ def search_one(
     Parameters
     ----------
     query : the space's ``offload`` does not count here, but in
-        :func:`nest.search.offloads.search`.
+        :func:`nest.search.ways.search`.
     control : when ``watch`` ends the search early, the best plan so far is returned.
     below : search only for plans that take fewer seconds per step.
     any_plan : stop at the first plan that fits.

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from nest.inputs.base import FrozenDict
 from nest.inputs.capabilities import Capabilities
+from nest.inputs.choices import ChosenValues
 from nest.inputs.cluster import Cluster
 from nest.inputs.job import Job
 from nest.inputs.space import SearchSpace
@@ -31,6 +33,8 @@ class Query:
     """How many :func:`~nest.search.solution.distinct` plans to find."""
     offload: str = "none"
     """What is kept in the memory of the hosts: one of those that the space names."""
+    choices: ChosenValues = FrozenDict()
+    """Values of the stack's choices that ``job`` has and the question's job has not."""
     spare_host: bool = False
     """Count bytes on a host as so many of a device that no plan fills the host: too many, so that
     plans that fit may be left out."""

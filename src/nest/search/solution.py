@@ -82,6 +82,7 @@ class Solution(NamedTuple):
             outer_dp=outer.outer_dp, stride=outer.stride, micro_batch=outer.micro_batch,
             stages=tuple(stages), vpp=self.vpp, schedule=self.schedule,
             group=self.group, order=None if straight else tuple(order), offload=f.query.offload,
+            choices=f.query.choices,
         )
 
 

@@ -2,9 +2,11 @@
 
 The rules are data (:mod:`nest.inputs.capabilities`, ``catalog/capabilities.yaml``); `figures`
 gives the figures of a configuration that rules name, `rules` compares them with the rules,
-`overview` shows what the tables of the catalog allow, `settings` what a stack is told to offload.
+`overview` shows what the tables of the catalog allow, `settings` what a stack is told to offload,
+`choices` the values that a stack lets a person choose.
 """
 
+from nest.stacks.choices import choice_problems, choosing, settled
 from nest.stacks.rules import (
     Finding,
     cannot_offload,
@@ -16,5 +18,6 @@ from nest.stacks.rules import (
 )
 from nest.stacks.settings import offload_settings
 
-__all__ = ["Finding", "cannot_offload", "default_stack", "launch_needs", "not_runnable",
-           "offload_settings", "selective_modules", "wrong_devices"]
+__all__ = ["Finding", "cannot_offload", "choice_problems", "choosing", "default_stack",
+           "launch_needs", "not_runnable", "offload_settings",
+           "selective_modules", "settled", "wrong_devices"]

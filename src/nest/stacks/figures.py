@@ -62,6 +62,9 @@ def model_figures(chain: Chain, job: Job) -> Figures:
     return {
         "precision": job.precision, "optimizer": job.optimizer,
         "cuda_graphs": job.stack.cuda_graphs,
+        **{name: _yes(getattr(job.stack, name)) for name in (
+            "fp8_attention", "fp8_head", "fp8_gather")},
+        "fused_experts": _yes(experts and job.stack.fused_experts),
         "kind": "profile" if model is None else model.kind,
         "dispatcher": job.stack.dispatcher if experts else "none",
         "capacity": job.capacity if experts else "none",

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from nest.costs.memory import SCALED
 from nest.errors import InputError
 from nest.evaluation.divisions import chunks_of_stages
 from nest.evaluation.plans import Plan
@@ -32,8 +33,8 @@ from nest.frameworks.megatron.read import capacity_of, modules_of, split
 from nest.frameworks.megatron.write import RECIPES as SCALINGS
 from nest.frameworks.megatron.write import (
     captured,
+    fp8_gather,
     levels_of,
-    not_captured,
     replica_by_replica,
     variables,
 )
@@ -71,8 +72,9 @@ PROGRAM = "plan_recipe.py"
 _WORDS = {"norm": "layernorm", "mlp_act": "moe_act"}
 _FSDP = (True,)
 
-SETTINGS, OVERLAP, GRAPHS = (
-    sections("megatron-bridge")[name] for name in ("settings", "overlap", "graphs"))
+SETTINGS, OVERLAP, FORMATS, FUSED, GRAPHS = (
+    sections("megatron-bridge")[name]
+    for name in ("settings", "overlap", "formats", "fused", "graphs"))
 SPLIT: Mapping[str, bool | None] = {
     "model.num_layers_in_first_pipeline_stage": None,
     "model.num_layers_in_last_pipeline_stage": None,
@@ -141,7 +143,17 @@ def figures_here(plan: Plan) -> Figures:
         "overlap_grad_reduce": sharded and stack.overlap_grad_reduce > 0.0,
         "overlap_param_gather": sharded and stack.overlap_param_gather > 0.0,
         "combined": way.schedule == "combined", "graphs": stack.cuda_graphs,
-        "captures": stack.cuda_graphs != "none", "captured": [*captured(model_of(plan), job)]}
+        "captures": stack.cuda_graphs != "none", "captured": [*captured(model_of(plan), job)],
+        "fp8_attention": job.narrow and stack.fp8_attention, "fp8_head": job.narrow and
+        stack.fp8_head, "fused_experts": model_of(plan).moe is not None and stack.fused_experts,
+        "room": _room(plan), "fp8_gather": fp8_gather(job, way), "scaled": job.precision in SCALED}
+
+
+def _room(plan: Plan) -> bool:
+    """Whether a captured step has room for the tokens of a rank."""
+    job = plan.inputs.job
+    return (job.stack.cuda_graphs == "step" and model_of(plan).moe is not None
+            and not job.counted and job.stack.dispatcher == "hybridep" and job.stack.fused_experts)
 
 
 def _adam_in_bf16(job: Job) -> bool:
@@ -161,9 +173,6 @@ def _inexpressible(plan: Plan) -> Iterator[str]:
         yield f"job.optimizer {job.optimizer}: the optimizer is the recipe's, Adam"
     if job.stack.dispatch_fp8:
         yield "stack.dispatch_fp8: no field sends tokens to experts in fp8"
-    yield from (f"stack.{name}: what asks for it is not written"
-                for name in ("fp8_attention", "fp8_head") if getattr(job.stack, name))
-    yield from not_captured(model_of(plan), job, _fsdp(plan))
     if job.precision == "fp16" and job.stack.gradient_dtype == "bf16":
         yield "precision fp16: gradients in bf16 have no setting"
 
@@ -191,12 +200,14 @@ def program(plan: Plan, title: str, priced: str) -> str:
         '        raise ValueError(f"layers, width {found}: the plan is for "',
         f'                         "{model.layers}, {model.hidden}")',
         *(f"    config.{name} = {value!r}"
-          for name, value in {**SPLIT, **settings((*SETTINGS, *GRAPHS), here)}.items())]
+          for name, value in {**SPLIT, **settings((*SETTINGS, *FUSED, *GRAPHS), here)}.items())]
     if format_:
         full = here["gradient_dtype"] == "fp32"
         lines += [f"    config.mixed_precision = {format_}()",
                   f"    config.mixed_precision.grad_reduce_in_fp32 = {full}",
-                  *[f"    config.{ENDS} = False"] * number_format(precision).narrow]
+                  *[f"    config.{ENDS} = False"] * number_format(precision).narrow,
+                  *[f"    config.{name} = {value!r}"
+                    for name, value in settings(FORMATS, here).items()]]
     else:
         lines += ["    config.mixed_precision = None",
                   "    config.model.pipeline_dtype = torch.float32"]
@@ -231,6 +242,8 @@ _UNSAID = (
 def environment(plan: Plan) -> dict[str, str]:
     """Environment variables that the fields ask for."""
     found = variables(plan.configuration, plan.inputs.job, plan.inputs.cluster.device.name)
+    if plan.inputs.job.stack.fused_experts and model_of(plan).moe is not None:
+        found["NVTE_CUTEDSL_FUSED_GROUPED_MLP"] = "1"  # the source of the rule fused-experts-etp
     # src/megatron/bridge/training/config.py:1101
     return {**found, "CUDA_DEVICE_MAX_CONNECTIONS": "8"} if _fsdp(plan) else found
 
@@ -291,7 +304,7 @@ def read(source: Source) -> FileDescription:
         if isinstance(value, UnknownValue) and value.text.startswith("torch."):
             found[name] = value.text
     notes: list[str] = []
-    known: list[Setting] = [*SETTINGS, *_OVERLAP]
+    known: list[Setting] = [*SETTINGS, *_OVERLAP, *FORMATS, *FUSED]
     given = understood(found, known, "megatron-bridge", source, notes, (
         *_DDP, _FULL, *SPLIT, *_GRAPHS, "model.mtp_num_layers"))
     if ends is not False:
@@ -440,6 +453,12 @@ def _stack(
         found["dispatcher"] = f["dispatcher"]
         if f["dispatcher"] in ("deepep", "hybridep"):  # both are flex
             found["dispatcher"] = given.get("model.moe_flex_dispatcher_backend", "deepep")
+    if number_format(precision).narrow:
+        found |= {name: bool(f.get(name)) for name in ("fp8_attention", "fp8_head")}
+    if model.moe is not None:
+        found["fused_experts"] = bool(f.get("fused_experts"))
+    if precision in SCALED and zero > 0:
+        found["fp8_gather"] = bool(f.get("fp8_gather"))
     graphs = [given.get(name) for name in _GRAPHS]
     # src/megatron/bridge/utils/cuda_graph.py:121
     found["cuda_graphs"] = "none" if graphs[0] in (None, "none") else (

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, get_args
 
+from nest.costs.memory import SCALED
 from nest.errors import InputError
 from nest.evaluation.divisions import chunks_of_stages
 from nest.frameworks.figures import Division, exchange, fields
@@ -288,6 +289,8 @@ def _stack(
         whole = "full_iteration" in str(given.get("cuda-graph-scope", ""))
         graphs = "step" if whole else "layers"
     said["cuda_graphs"] = graphs
+    if job.precision in SCALED:
+        said["fp8_gather"] = f["fp8_gather"]
     return {name: value for name, value in said.items() if getattr(stack, name) != value}
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from types import MappingProxyType
 
+from nest.costs.memory import SCALED
 from nest.evaluation.plans import Plan
 from nest.evaluation.ranks import Rank
 from nest.frameworks.figures import Figure
@@ -67,8 +68,8 @@ def inexpressible(model: Model, job: Job, way: Configuration) -> Iterator[str]:
     if job.stack.dispatch_fp8:
         yield "stack.dispatch_fp8: no argument sends tokens to experts in fp8"
     yield from (f"stack.{name}: what asks for it is not written"
-                for name in ("fp8_attention", "fp8_head") if getattr(job.stack, name))
-    yield from not_captured(model, job, is_fsdp(job))
+                for name in ("fp8_attention", "fp8_head", "fused_experts")
+                if getattr(job.stack, name))
 
 
 def lacking(model: Model, job: Job, name: str, plain: Mapping[str, object]) -> Iterator[str]:
@@ -79,25 +80,6 @@ def lacking(model: Model, job: Job, name: str, plain: Mapping[str, object]) -> I
     if model.positions and model.positions < job.seq_len:
         yield (f"job.seq_len {job.seq_len}: the model has {model.positions} learned positions "
                "(--max-position-embeddings)")
-
-
-def not_captured(model: Model, job: Job, fsdp: bool) -> Iterator[str]:
-    """Why CUDA graphs do not capture what the stack says, besides its rules.
-
-    ``fsdp``: Megatron-FSDP shards.
-
-    Source: NVIDIA/Megatron-LM@core_v0.16.1 megatron/core/transformer/transformer_config.py:1765,
-    1898; of the whole step, megatron/training/arguments.py:1158.
-    """
-    graphs = job.stack.cuda_graphs
-    if graphs == "none":
-        return
-    if graphs == "step" and model.moe is not None and not job.counted:
-        yield (f"stack.cuda_graphs {graphs}: the number of tokens of an expert is not known when "
-               "the step is captured; it is where experts are padded to a capacity "
-               "(expert_padding) and the dispatcher is alltoall or hybridep")
-    if fsdp:
-        yield f"stack.cuda_graphs {graphs}: what Megatron-FSDP makes of them was not read"
 
 
 def captured(model: Model, job: Job) -> tuple[str, ...]:
@@ -355,12 +337,20 @@ def training_figures(job: Job, way: Configuration) -> dict[str, Figure]:
         "bf16": half, "fp8_recipe": recipe,
         # E5M2 for gradients, but with scales of few elements.
         "fp8": None if recipe is None else "e4m3" if precision == "mxfp8" else "hybrid",
+        "fp8_gather": fp8_gather(job, way),
         "fp4": "e2m1" if precision == "nvfp4" else None,
         "gradients_bf16": half and job.gradient_dtype == "bf16",
         "optimizer": _optimizer(job, way.stages[0].zero),
         "momentum": {"sgd": 0.0, "sgd-momentum": 0.9}.get(job.optimizer),
         "precision_aware": adam and remainders_asked(job, way.stages[0].zero)
         and stack.master_remainders}
+
+
+def fp8_gather(job: Job, way: Configuration) -> bool:
+    """Whether parameters are gathered in 8 bits: by the distributed optimizer or FSDP alone
+    (megatron/training/arguments.py:655)."""
+    return (job.stack.fp8_gather and job.precision in SCALED
+            and (way.stages[0].zero > 0 or is_fsdp(job)))
 
 
 def _optimizer(job: Job, zero: int) -> str:
