@@ -28,6 +28,6 @@ def test_formats_belong_to_generations() -> None:
     has = {dtype: {name for name in catalog.list_devices() if dtype in load_device(name).peak_flops}
            for dtype in ("fp8-blockwise", "mxfp8", "nvfp4")}
     blackwell = {"b200-sxm", "b300", "gb200", "gb300"}
-    hopper = {"h100-sxm", "h100-90gb", "h200-sxm", "h800", "h20"}
+    hopper = {"h100-sxm", "h100-90gb", "h200-sxm", "h800", "h20", "gh200"}
     assert has == {"fp8-blockwise": hopper, "nvfp4": blackwell,
                    "mxfp8": blackwell | {"mi350x", "mi355x"}}

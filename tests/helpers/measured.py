@@ -13,8 +13,10 @@ from nest.measured.validation.ranges import evidence as evidence_of
 ROOT = Path(__file__).parents[2]
 SUPPORT = ROOT / "docs" / "support.md"
 EVIDENCE = ROOT / "src" / "nest" / "catalog" / "evidence.csv"
-OTHERS = ("automodel", "hybrid", "known", "larger", "long", "torchtitan")
-"""Tables in ``bench``, to which nothing is fitted."""
+OTHERS = ("automodel", "hybrid", "known", "larger", "long", "newer", "torchtitan")
+"""Tables in ``bench``, to which nothing is fitted, but for ``CHOSEN``."""
+CHOSEN = ("grok1_h100",)
+"""Groups of these tables on which a figure was chosen (docs/accuracy.md#newer-and-larger-runs)."""
 
 
 @cache
@@ -35,4 +37,6 @@ def evidence() -> dict[str, list[MeasuredConfiguration]]:
     """The measured configurations of all tables, as the catalog's table of evidence has them."""
     found = evidence_of(rows(), fitted=True)
     more = evidence_of(other_rows(), fitted=False)
-    return {name: [*found.get(name, []), *more.get(name, [])] for name in sorted({*found, *more})}
+    return {name: [*found.get(name, []), *(
+        one._replace(fitted=one.group in CHOSEN) for one in more.get(name, []))]
+        for name in sorted({*found, *more})}

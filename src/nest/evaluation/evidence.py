@@ -61,11 +61,12 @@ DIFFERS = {"source": 0.15, "device": 0.4, "family": 1.0, "experts": 1.0,
            "precision": 0.1, "pipeline": 0.3, "model": 0.3}
 """Distance between a question and a run where one of these differs; the source of a new question
 is always another one."""
-DOUBLED = {"parameters": 0.3, "devices": 0.1, "tp": 0.3, "cp": 0.3, "ep": 0.3, "seq_len": 0.05}
+DOUBLED = {"parameters": 0.3, "devices": 0.1, "tp": 0.3, "cp": 0.3, "ep": 0.3, "seq_len": 0.2}
 """Distance for each doubling of one of these.
 
-Both: rounded from the most likely values for 720 measured configurations; source and device chosen
-larger, so that ranges hold for groups that are left out (docs/accuracy.md#ranges).
+Both: rounded from the most likely values for 720 measured configurations; source, device and length
+of samples (0.05) chosen larger, so that ranges hold for groups that are left out
+(docs/accuracy.md#ranges).
 """
 NEAR = 1.0
 """A run within this distance is like the question: their errors correlate by 0.37 and more."""
