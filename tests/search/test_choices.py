@@ -43,6 +43,7 @@ def tried(model: nest.Model, where: str, what: nest.Job, **bounds: Any) -> list[
 def test_dense_models_have_one_combination() -> None:
     """Graphs save them no priced time but take memory, and they have no dispatcher."""
     assert tried(DENSE, "dgx-h100", job("megatron-core", "bf16")) == [{}]
+    assert tried(DENSE, "gb300-nvl72", job(precision="nvfp4")) == [{}]
 
 
 def test_what_is_never_slower_nor_larger_is_taken() -> None:

@@ -32,6 +32,8 @@ Costs = dict[Hashable, Array]
 JOB = ("precision", "optimizer", "capacity", "kind", "experts", "mla", "window", "sinks", "vision",
        "tied", "kv_heads")
 """Figures that no choice changes."""
+EXPERTS = ("dispatcher", "fused_experts")
+"""Choices without a meaning for models without experts."""
 COMPUTING = ("fused_experts", "fp8_attention", "fp8_head")
 """Choices that change what operators take."""
 
@@ -73,8 +75,10 @@ def combinations(query: Query) -> list[Chosen]:
 
 def _useful(query: Query, name: ChoiceName) -> list[Value]:
     """Values of a choice that no other one makes needless."""
-    jobs = {value: choosing(query.cluster, query.job, {name: value})
-            for value in allowed(query.cluster, query.job, query.space, name)}
+    values = allowed(query.cluster, query.job, query.space, name)
+    if name in EXPERTS and query.chain.experts is None:
+        values = values[:1]
+    jobs = {value: choosing(query.cluster, query.job, {name: value}) for value in values}
     rules = _rules(query, name)
     jobs = {value: job for value, job in jobs.items() if not any(
         _fixed(rule, name) and _broken(query, rule, job) for rule in rules)} or jobs
