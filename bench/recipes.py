@@ -82,9 +82,10 @@ def _recipe(name: str, given: Mapping[str, Any]) -> Recipe:
 
 
 def planned(recipe: Recipe, beyond_stack: bool) -> Plan | None:
-    """NEST's plan; None: nothing was found in time."""
+    """NEST's plan with the recipe's software; None: nothing was found in time."""
+    job = recipe.job.replace(stack=recipe.job.stack.replace(choices={}))
     try:
-        return nest.plan(recipe.model, recipe.cluster, recipe.job, beyond_stack=beyond_stack,
+        return nest.plan(recipe.model, recipe.cluster, job, beyond_stack=beyond_stack,
                          time_limit=SECONDS if beyond_stack else None)
     except LimitError:
         return None

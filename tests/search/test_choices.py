@@ -52,11 +52,26 @@ def test_what_is_never_slower_nor_larger_is_taken() -> None:
 
 
 def test_a_device_has_its_own_values() -> None:
-    hopper = tried(SMALL, "dgx-h100", job("megatron-core", "bf16"))
-    assert hopper == [{}, {"dispatcher": "hybridep"}]  # deepep takes multiprocessors for the same
+    hopper = tried(SMALL, "dgx-h100", job("megatron-bridge", "bf16"))
+    # deepep takes multiprocessors for the same
+    assert {one.get("dispatcher") for one in hopper} == {None, "hybridep"}
     blackwell = tried(SMALL, "gb300-nvl72", job())
     assert {"fused_experts": "true"}.items() <= blackwell[-1].items()
     assert all("fused_experts" not in one for one in tried(SMALL, "dgx-h100", job()))
+
+
+def test_what_needs_other_software_is_tried_where_it_is_named() -> None:
+    core = job("megatron-core", "bf16")
+    assert tried(SMALL, "dgx-h100", core) == [{}]
+    assert tried(SMALL, "dgx-h100", core, dispatcher=("deepep", "hybridep")) == [
+        {"dispatcher": "hybridep"}]
+    plan = nest.plan(SMALL, cluster("dgx-h100"), core, SPACE, threads=1)
+    assert plan.search is not None
+    [left] = [one.sentence for one in plan.search.left_out if one.figure == "choices"]
+    assert "dispatcher hybridep" in left
+    named = nest.plan(SMALL, cluster("dgx-h100"), core, SPACE.replace(dispatcher="hybridep"),
+                      threads=1)
+    assert named.inputs.job.stack.dispatcher == "hybridep"
 
 
 def test_a_captured_step_of_experts_needs_what_its_rules_say() -> None:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field
 
-from nest.inputs.base import Description, Freeze, Name, at_most
+from nest.inputs.base import Description, Flag, Freeze, Name, at_most
 
 ChoiceName = Literal["cuda_graphs", "dispatcher", "fused_experts", "fp8_attention", "fp8_head",
                      "fp8_gather", "tp_overlap"]
@@ -22,6 +22,8 @@ class ChoiceValue(Description):
         "choice's name")
     devices: Annotated[tuple[Name, ...], at_most(100)] | None = Field(
         None, description="beginnings of the names of devices that have it; null: all")
+    named: Flag = Field(
+        False, description="tried only where a space names it, as it needs other software besides")
     since: Name | None = Field(None, description="first version that has it; null: not known")
     source: Annotated[str, Field(max_length=1000)] = Field("", description="source")
 

@@ -24,7 +24,7 @@ from nest.inputs.job import Job
 from nest.inputs.space import LARGEST, IntSet
 from nest.model.legality import divisors
 from nest.search.query import Query
-from nest.stacks.choices import allowed, choosing
+from nest.stacks.choices import choosing, tried
 from nest.stacks.figures import model_figures
 from nest.stacks.rules import applies, impossible, wrong
 
@@ -68,14 +68,19 @@ def combinations(query: Query) -> list[Chosen]:
             if value.name is not None and value.name != query.job.stack.chosen(name)}
         bounds = {key: one for value in values for key, one in value.bounds.items()}
         found.append(Chosen(choices, choosing(query.cluster, query.job, choices), bounds))
-    if query.rules is None:
-        return found
-    return [one for one in found if not impossible(query.chain, one.job)] or found[:1]
+    return [one for one in found if not _excluded(query, one.job)] or found[:1]
+
+
+def _excluded(query: Query, job: Job) -> bool:
+    """Whether the stack's rules exclude a combination: also where plans may break the others."""
+    if query.rules is not None:
+        return bool(impossible(query.chain, job))
+    return any(_broken(query, rule, job) for name in CHOICES for rule in _rules(query, name))
 
 
 def _useful(query: Query, name: ChoiceName) -> list[Value]:
     """Values of a choice that no other one makes needless."""
-    values = allowed(query.cluster, query.job, query.space, name)
+    values = tried(query.cluster, query.job, query.space, name)
     if name in EXPERTS and query.chain.experts is None:
         values = values[:1]
     jobs = {value: choosing(query.cluster, query.job, {name: value}) for value in values}
@@ -103,8 +108,10 @@ def _useful(query: Query, name: ChoiceName) -> list[Value]:
 
 
 def _rules(query: Query, name: ChoiceName) -> list[Rule]:
-    """Rules about a choice."""
-    rules = query.rules.rules.values() if query.rules is not None else ()
+    """Rules about a choice; where plans may break others, those of the model and the job alone."""
+    known = query.job.stack.capabilities
+    rules = [rule for rule in (known.rules.values() if known is not None else ()) if (
+        query.rules is not None or {*rule.fields, *rule.when} <= {*JOB, *CHOICES})]
     offload = {"offload_modules", "offload_layers", "offload_optimizer"}
     return [rule for rule in rules if name in (*rule.fields, *rule.when) and not (
         query.space.offload == ("none",) and offload & {*rule.fields})]

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from nest.costs.network.placement import strides
 from nest.evaluation.plans import LeftOut
 from nest.inputs.capabilities import Capabilities
+from nest.inputs.choices import CHOICES
 from nest.model.legality import divisors
 from nest.schedules.registry import BEYOND, SCHEDULES, UNLIKE
 from nest.search.candidates import Candidates
@@ -41,6 +42,14 @@ def left_out(f: Formulation, rules: Capabilities | None) -> tuple[LeftOut, ...]:
             found.setdefault(figure, sentence)
     if rules is not None and rules.offload and space.offload == ("none",):
         found["offload"] = "what the space does not name in the memory of the hosts"
+    job, named = f.query.job, []
+    for name in CHOICES if chain.experts is not None else ():
+        known = (job.stack.choices.get(name) or {}).items()
+        named += [f"{name} {value}" for value, one in known
+                  if one.named and getattr(space, name) is None
+                  and all(one.is_on(device.name) for device in f.query.cluster.device_types)]
+    if named:
+        found["choices"] = f"{', '.join(named)}, which need other software"
     if not chain.is_chain and rules is not None:
         found["order"] = "stages of layers that do not follow each other in the model"
     return tuple(LeftOut(figure=figure, sentence=sentence) for figure, sentence in found.items())

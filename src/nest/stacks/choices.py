@@ -24,6 +24,14 @@ def allowed(cluster: Cluster, job: Job, space: SearchSpace, name: ChoiceName) ->
     return [one for one in values(cluster, job, name) if space.allows(name, one)]
 
 
+def tried(cluster: Cluster, job: Job, space: SearchSpace, name: ChoiceName) -> list[str]:
+    """Of these, without those that need other software unless the space names some."""
+    listed = job.stack.choices.get(name) or {}
+    return [one for one in allowed(cluster, job, space, name)
+            if getattr(space, name) is not None or one not in listed or not listed[one].named
+            or one == job.stack.chosen(name)]
+
+
 def choice_problems(cluster: Cluster, job: Job, space: SearchSpace) -> Iterator[str]:
     """Bounds of a space that no value of the job's stack keeps."""
     for name in CHOICES:
