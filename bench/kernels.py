@@ -25,10 +25,10 @@ from numba import njit
 from numba.core import config
 
 from nest.evaluation.evaluate import chain_of
+from nest.records.problems import Problem
 from nest.schedules import one_f_one_b
 from nest.search import branch_and_bound, compiled
 from nest.search.alike import Alike
-from nest.search.problems import Problem
 from nest.search.query import Control, Query
 from nest.search.solution import SearchResult
 from nest.search.tensors import Formulation

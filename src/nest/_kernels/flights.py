@@ -1,17 +1,21 @@
 """Rule out stages by how many lie behind them: so many micro-batches they have to hold.
 
 Shapes: L cuts, K positions, B block sizes, P prices, G signatures, C candidates, Z ways of ZeRO, T
-layer kinds, as in :class:`nest.search.problems.Spans` and ``nest.search.tables.Tables``; N stages
+layer kinds, as in :class:`nest.records.problems.Spans` and ``nest.records.tables.Tables``; N stages
 to look at (a signature under a price), D numbers of stages, cells are the cuts that may lie at a
 position. Proof: docs/proofs.md, Lemma 28 (micro-batches behind).
 """
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import numpy as np
 
 from nest._kernels import entry, leaf
-from nest.records import FAST
+from nest.records import FAST, Floats, Floats2, Ints2, Ints3, Rows
+from nest.records.problems import Spans
+from nest.records.tables import Tables
 
 DEEPEST = 64
 """Numbers of stages that are told apart, at most; the last stands for all above too."""
@@ -20,12 +24,14 @@ SLACK = 1.0 + 1e-9
 LEAST_HELD, MOST_HELD, SLOWEST = range(3)
 
 
-def held(spans, degrees, limit, cuts, ends, row):
+def held(
+    spans: Spans, degrees: Tables, limit: float, cuts: Ints2, ends: Ints3, row: Ints2,
+) -> Floats2:
     """Micro-batches that the stages of a plan below ``limit`` seconds a step may hold.
 
     Parameters
     ----------
-    s, t : ``nest.search.problems.Spans`` and ``nest.search.tables.Tables`` of 1F1B.
+    s, t : ``nest.records.problems.Spans`` and ``nest.records.tables.Tables`` of 1F1B.
     limit : seconds, with a margin.
     cuts : int64 (3, K+1), the first and the last cut that may lie at each position, and its first
         cell.
@@ -50,7 +56,10 @@ def held(spans, degrees, limit, cuts, ends, row):
 
 
 @entry
-def least_seconds(degrees, row, sums, own, seconds):
+def least_seconds(
+    degrees: Tables, row: Ints2, sums: Annotated[Rows, 1, FAST], own: Annotated[Rows, 1, FAST],
+    seconds: Floats2,
+) -> None:
     """Fill the least seconds of a micro-batch of each stage that holds 1, 2, ... of them.
 
     Each layer takes those of its fastest policy, and each byte that it has to keep less the least
@@ -106,14 +115,17 @@ def least_seconds(degrees, row, sums, own, seconds):
 
 
 @entry
-def look(spans, limit, cuts, ends, row, seconds, behind, ahead, found):
+def look(
+    spans: Spans, limit: float, cuts: Ints2, ends: Ints3, row: Ints2, seconds: Floats2,
+    behind: Floats2, ahead: Floats, found: Floats2,
+) -> None:
     """Fill ``found`` of ``held``; ``behind`` (cells, D+1), ``ahead`` (cells,) hold infinities."""
     _behind(spans, limit, cuts, ends, row, seconds, behind)
     _ahead(spans, limit, cuts, ends, row, seconds, behind, ahead, found)
 
 
 @leaf
-def slowest(spans, room, behind, j, stop):
+def slowest(spans: Spans, room: float, behind: float, j: int, stop: int) -> float:
     """Seconds that a stage up to cut ``j`` and position ``stop`` takes less than in ``room``."""
     most, left = min(room / spans.micro_batches, room - behind), spans.work[-1] - spans.work[j]
     if left > 0.0:
@@ -122,7 +134,10 @@ def slowest(spans, room, behind, j, stop):
 
 
 @leaf
-def _behind(spans, limit, cuts, ends, row, seconds, behind):
+def _behind(
+    spans: Spans, limit: float, cuts: Ints2, ends: Ints3, row: Ints2, seconds: Floats2,
+    behind: Floats2,
+) -> None:
     """Fill the least that 0, 1, ... stages behind a cell take from its first micro-batch on."""
     L, K, m, D = len(spans.signature) - 1, cuts.shape[1] - 1, spans.micro_batches, seconds.shape[1]
     for k in range(K, -1, -1):
@@ -149,7 +164,10 @@ def _behind(spans, limit, cuts, ends, row, seconds, behind):
 
 
 @leaf
-def _ahead(spans, limit, cuts, ends, row, seconds, behind, ahead, found):
+def _ahead(
+    spans: Spans, limit: float, cuts: Ints2, ends: Ints3, row: Ints2, seconds: Floats2,
+    behind: Floats2, ahead: Floats, found: Floats2,
+) -> None:
     """Fill the least seconds of a micro-batch in front of a cell, and ``found``."""
     L, K, m, D = len(spans.signature) - 1, cuts.shape[1] - 1, spans.micro_batches, seconds.shape[1]
     if cuts[0, 0] == 0:

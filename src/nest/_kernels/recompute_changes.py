@@ -7,11 +7,14 @@ Shapes: T layer kinds, R recompute policies, G signatures. ``tables`` is a ``Tab
 from __future__ import annotations
 
 from nest._kernels import leaf
-from nest._kernels.layers import layer_sums
+from nest._kernels.fold import layer_sums
+from nest._kernels.option_work import OptionWork
+from nest.records import Rows
+from nest.records.tables import Tables
 
 
 @leaf
-def policy_changes(tables, work, c, z, busy):
+def policy_changes(tables: Tables, work: OptionWork, c: int, z: int, busy: bool) -> None:
     """Fill ``work.layers[1:]``, and ``work.changes``: backward at the least, activations, work.
 
     Backward and activations are those above the ones of ``layers[0]``. Longer computing hides more
@@ -31,13 +34,13 @@ def policy_changes(tables, work, c, z, busy):
 
 
 @leaf
-def layers_of(tables, q, kind):
+def layers_of(tables: Tables, q: int, kind: int) -> int:
     """Layers of a kind in signature q."""
     return tables.seen[tables.stretch[q, 1], kind] - tables.seen[tables.stretch[q, 0], kind]
 
 
 @leaf
-def changed(tables, changes, q, r):
+def changed(tables: Tables, changes: Rows, q: int, r: int) -> tuple[float, float, float]:
     """What policy r changes of all layers of signature q: backward, activations, work."""
     back = held = work = 0.0
     for at in range(tables.among[q, 0], tables.among[q, 1]):
@@ -51,7 +54,7 @@ def changed(tables, changes, q, r):
 
 
 @leaf
-def left_seconds(tables, layers, g, r, most):
+def left_seconds(tables: Tables, layers: Rows, g: int, r: int, most: int) -> float:
     """What is left to reduce of signature g, policy r for the first ``most`` layers; no ZeRO-2, 3.
 
     As in ``chunk_costs``, run by run of layers of one kind and policy, from the last to the first:
@@ -75,7 +78,9 @@ def left_seconds(tables, layers, g, r, most):
 
 
 @leaf
-def first_that_may_hold(tables, changes, g, room, least, most):
+def first_that_may_hold(
+    tables: Tables, changes: Rows, g: int, room: float, least: int, most: int,
+) -> int:
     """Least number of first layers, from ``least`` on, whose change of activations is ``room``.
 
     Each layer more keeps no more, so that halving finds it; most + 1 where none does.

@@ -1,7 +1,7 @@
 """Rule out stages by their layers and their block alone, before anything is listed for them.
 
 Shapes: L cuts, K positions, B block sizes, P prices, G signatures, as in
-:class:`nest.search.problems.Spans`. Proof: docs/proofs.md, Lemma 27 (stages that no plan has).
+:class:`nest.records.problems.Spans`. Proof: docs/proofs.md, Lemma 27 (stages that no plan has).
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ import numpy as np
 
 from nest._kernels import entry, leaf
 from nest._kernels.flights import held, slowest
+from nest.records import Floats, Floats2, Int32s2, Ints2, Ints3
+from nest.records.problems import Spans
+from nest.records.tables import Tables
 
 SLACK = 1.0 + 1e-9
 """Sums here are rounded in another order than those of a plan."""
@@ -24,27 +27,29 @@ MANY = 4000
 class Wanted(NamedTuple):
     """What a plan may want of the stages of a signature under a price."""
 
-    most: np.ndarray
-    """int32 (P, G) micro-batches that one has to hold at the most, or ``NO`` or ``PART``."""
-    least: np.ndarray
-    """int32 (P, G) those that each has to hold."""
-    slowest: np.ndarray
-    """float64 (P, G) seconds that a micro-batch takes less than."""
+    most: Int32s2
+    """(P, G) micro-batches that one has to hold at the most, or ``NO`` or ``PART``."""
+    least: Int32s2
+    """(P, G) those that each has to hold."""
+    slowest: Floats2
+    """(P, G) seconds that a micro-batch takes less than."""
 
 
-def everything(prices, signatures, most):
+def everything(prices: int, signatures: int, most: int) -> Wanted:
     """Ask for all stages."""
     return Wanted(most=np.full((prices, signatures), most, np.int32),
                   least=np.ones((prices, signatures), np.int32),
                   slowest=np.full((prices, signatures), np.inf))
 
 
-def useful(spans, limit, degrees=None, many=MANY):
+def useful(
+    spans: Spans, limit: float, degrees: Tables | None = None, many: int = MANY,
+) -> tuple[Ints3, Wanted]:
     """Stages that a plan below ``limit`` seconds a step may have.
 
     Parameters
     ----------
-    t : ``nest.search.tables.Tables``; None: whatever they hold.
+    t : ``nest.records.tables.Tables``; None: whatever they hold.
     many : how many stages are worth a look at what they hold.
 
     Returns
@@ -82,7 +87,10 @@ def useful(spans, limit, degrees=None, many=MANY):
 
 
 @entry
-def fill(spans, limit, cuts, behind, ahead, ends, wanted):
+def fill(
+    spans: Spans, limit: float, cuts: Ints2, behind: Floats, ahead: Floats, ends: Ints3,
+    wanted: Wanted,
+) -> None:
     """Fill ``ends`` and ``wanted``; ``behind`` and ``ahead`` hold an infinity for each cell.
 
     ``cuts`` int64 (3, K+1) are the first and the last cut that may lie at each position, and its
@@ -102,13 +110,13 @@ def fill(spans, limit, cuts, behind, ahead, ends, wanted):
 
 
 @entry
-def add_parts(spans, wanted):
+def add_parts(spans: Spans, wanted: Wanted) -> None:
     """Fill in all layers together, and the first parts of what is asked for."""
     _add_parts(spans, wanted)
 
 
 @leaf
-def _add_parts(spans, wanted):
+def _add_parts(spans: Spans, wanted: Wanted) -> None:
     """The same for kernels."""
     for x in range(wanted.most.shape[0]):
         wanted.most[x, spans.whole], wanted.least[x, spans.whole] = spans.micro_batches, 1
@@ -119,7 +127,7 @@ def _add_parts(spans, wanted):
 
 
 @leaf
-def _look_behind(spans, limit, cuts, behind):
+def _look_behind(spans: Spans, limit: float, cuts: Ints2, behind: Floats) -> None:
     """Fill the least that the stages behind a cell take, from when its first micro-batch comes."""
     L, K = spans.seconds.shape[1] - 1, spans.price.shape[1] - 1
     for k in range(K + 1):
@@ -142,7 +150,10 @@ def _look_behind(spans, limit, cuts, behind):
 
 
 @leaf
-def _look_ahead(spans, limit, cuts, behind, ahead, ends, most):
+def _look_ahead(
+    spans: Spans, limit: float, cuts: Ints2, behind: Floats, ahead: Floats, ends: Ints3,
+    most: Floats2,
+) -> None:
     """Fill the least seconds of a micro-batch in front of a cell, where stages may end, and the
     seconds that those of each signature take less than, ``most``."""
     L, K = spans.seconds.shape[1] - 1, spans.price.shape[1] - 1

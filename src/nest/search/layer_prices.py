@@ -59,9 +59,9 @@ class LayerPrices:
 
     Attributes
     ----------
-    ahead, back, state : see :class:`nest.search.tables.Tables`.
-    apart : see :class:`nest.search.problems.Pipelines`.
-    exchanged : see :class:`nest.search.tables.Degrees`.
+    ahead, back, state : see :class:`nest.records.tables.Tables`.
+    apart : see :class:`nest.records.problems.Pipelines`.
+    exchanged : see :class:`nest.records.tables.Degrees`.
     exchange : float64 (U, 2, T, 2), all-to-alls of experts, forward and backward, where experts
         do not run again and where they do; None: there are no experts.
     again : int64 (R,), 1: experts run again.

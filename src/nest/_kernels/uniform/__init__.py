@@ -13,8 +13,8 @@ seconds in `price`. Proofs: docs/proofs.md, Lemma 30 (floor of a question) and t
 Shapes: C candidates, Z ways of ZeRO, R recompute policies, T kinds, Q pipelines, N layers, G
 signatures, Y classes of places, S most stages, V most chunks a stage.
 
-Names in all functions: `degrees` (``nest.search.tables.Degrees``), `places` (``Rings``),
-`pipelines` and `legal` (``nest.search.problems``) are read, `work` is written. Indices: c a
+Names in all functions: `degrees` (``nest.records.tables.Degrees``), `places` (``Rings``),
+`pipelines` and `legal` (``nest.records.problems``) are read, `work` is written. Indices: c a
 candidate, z a way of ZeRO, r a recompute policy, k a pipeline, y a place, s a stage, d one of its
 chunks, i the first layer of a chunk, j the cut behind it. Counts: p stages, v chunks a stage, m
 micro-batches.

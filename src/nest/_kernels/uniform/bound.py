@@ -14,6 +14,8 @@ from nest._kernels.orders import (
     split_of,
     together_of,
 )
+from nest._kernels.uniform.work import UniformWork
+from nest.records import BodyRow, Pipe
 
 
 class PassWay(NamedTuple):
@@ -40,7 +42,7 @@ class PassWay(NamedTuple):
 
 
 @inlined
-def way_of(pipe, micro_batches):
+def way_of(pipe: Pipe, micro_batches: int) -> PassWay:
     """How a pipeline runs so many micro-batches."""
     schedule, copies = pipe.schedule, copies_of(pipe.schedule)
     m, loops = micro_batches // copies, pipe.pp > 1 and is_looped(schedule) and not (
@@ -85,7 +87,9 @@ class StageBound(NamedTuple):
 
 
 @inlined
-def stage_bound(work, way, s, sums, begin, end):
+def stage_bound(
+    work: UniformWork, way: PassWay, s: int, sums: StageSums, begin: float, end: float,
+) -> StageBound:
     """Bound a step by stage s; ``begin`` is in front of the first pass of all and ``end`` behind
     the last one of any stage."""
     near, own, last = work.rank[s].near, way.micro_batches * sums.own, sums.left
@@ -97,7 +101,9 @@ def stage_bound(work, way, s, sums, begin, end):
 
 
 @inlined
-def trip_bound(work, pipe, way, s, sums, layers, begin):
+def trip_bound(
+    work: UniformWork, pipe: Pipe, way: PassWay, s: int, sums: StageSums, layers: int, begin: float,
+) -> float:
     """Least seconds before the first pass of stage s, had it run all that it may in front of its
     first backward, which the first micro-batch has to come back for; ``layers``: of the model."""
     if way.loops:
@@ -110,7 +116,7 @@ def trip_bound(work, pipe, way, s, sums, layers, begin):
 
 
 @leaf
-def hidden_of(away, back_away, busy, back_busy):
+def hidden_of(away: float, back_away: float, busy: float, back_busy: float) -> float:
     """Most seconds that passes beside each other hide, forwards beside backwards.
 
     Given the sums over all of them of their all-to-alls, and of what hides those of the others.
@@ -119,7 +125,7 @@ def hidden_of(away, back_away, busy, back_busy):
 
 
 @leaf
-def waits_of(two, three, chunks, most_two, most_three):
+def waits_of(two: float, three: float, chunks: int, most_two: float, most_three: float) -> float:
     """Least seconds that passes wait for ZeRO traffic between layers of the body.
 
     Given the sums over layers, of which those that begin a chunk have none below, and the next
@@ -129,13 +135,13 @@ def waits_of(two, three, chunks, most_two, most_three):
 
 
 @leaf
-def gathers(schedule):
+def gathers(schedule: int) -> bool:
     """Whether passes are priced behind each other, each with what it gathers (ZeRO-3)."""
     return is_in(schedule, GATHERS)
 
 
 @leaf
-def ends_of(schedule, body):
+def ends_of(schedule: int, body: BodyRow) -> float:
     """Least seconds before the first pass of all and behind the last one of any rank."""
     if not is_looped(schedule):
         return 0.0
@@ -143,13 +149,13 @@ def ends_of(schedule, body):
 
 
 @leaf
-def group_of(schedule, m, size):
+def group_of(schedule: int, m: int, size: int) -> int:
     """Micro-batches that pass a chunk of a looped layout in a row."""
     return m if is_all_forward(schedule) else min(size, m)
 
 
 @leaf
-def last_group(schedule, m, size):
+def last_group(schedule: int, m: int, size: int) -> int:
     """Micro-batches of the last of these groups."""
     group = group_of(schedule, m, size)
     return m - (m - 1) // group * group

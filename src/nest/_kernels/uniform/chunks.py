@@ -5,15 +5,22 @@ from __future__ import annotations
 import numpy as np
 
 from nest._kernels import leaf
-from nest._kernels.layers import add_parts, chunk_costs
+from nest._kernels.fold import add_parts, chunk_costs
 from nest._kernels.orders import CROSSED, FOLDED, is_in
+from nest._kernels.uniform.work import UniformWork
+from nest.records import Pipe, Row
+from nest.records.problems import Pipelines, Rings
+from nest.records.tables import Degrees
 
 LEAST = -1
 """``NowRow.first`` of a question of the seconds without recompute, the bytes with the policy."""
 
 
 @leaf
-def figures_of(degrees, places, pipelines, work, y, i, j):
+def figures_of(
+    degrees: Degrees, places: Rings, pipelines: Pipelines, work: UniformWork, y: int, i: int,
+    j: int,
+) -> Row:
     """Figures of layers i..j at places of class y, which are filled in; of none they are 0."""
     now, out = work.now[0], work.figures[y, pipelines.signature[i, j]]
     # The overlap of all layers depends on the pipeline.
@@ -46,7 +53,10 @@ def figures_of(degrees, places, pipelines, work, y, i, j):
 
 
 @leaf
-def figures_in_parts(degrees, places, pipelines, work, y, i, j):
+def figures_in_parts(
+    degrees: Degrees, places: Rings, pipelines: Pipelines, work: UniformWork, y: int, i: int,
+    j: int,
+) -> Row:
     """The same with those of passes in parts or side by side."""
     now, out = work.now[0], figures_of(degrees, places, pipelines, work, y, i, j)
     if i == j or (out.parted == now.number and j - i < len(pipelines.order)):
@@ -71,13 +81,13 @@ def figures_in_parts(degrees, places, pipelines, work, y, i, j):
 
 
 @leaf
-def has_all(pipe):
+def has_all(pipe: Pipe) -> bool:
     """Whether all layers that share a table of the vocabulary are on one stage."""
     return pipe.pp == 1 or is_in(pipe.schedule, CROSSED)
 
 
 @leaf
-def position_of(pipe, s, d):
+def position_of(pipe: Pipe, s: int, d: int) -> int:
     """Place in the model of chunk d of stage s."""
     if is_in(pipe.schedule, CROSSED):
         return max(s, pipe.pp - 1 - s) if d else min(s, pipe.pp - 1 - s)

@@ -5,12 +5,13 @@ Each bound is one of ``fits``, with the least that a layer of a kind takes.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from nest._kernels import inlined, leaf
+from nest._kernels.labels import SLACK
 from nest._kernels.orders import LISTED, ahead_of, copies_of, is_in, together_of
-from nest._kernels.pipeline import SLACK
 from nest._kernels.uniform.bound import (
+    PassWay,
     StageSums,
     ends_of,
     stage_bound,
@@ -19,6 +20,10 @@ from nest._kernels.uniform.bound import (
     way_of,
 )
 from nest._kernels.uniform.decided import is_decided, look_at, note_bytes
+from nest._kernels.uniform.work import UniformWork
+from nest.records import Pipe
+from nest.records.problems import Pipelines, Rings
+from nest.records.tables import Degrees
 from nest.schedules.passes import FORWARD, PASSES
 
 # Layers by kind of ``Pipelines.seen``: of all chunks but the last, of the first chunk, of the last,
@@ -27,7 +32,7 @@ REST, FIRST, LAST, FRONT, BEHIND = range(5)
 
 
 @leaf
-def _counted(pipelines, k, m, s, d):
+def _counted(pipelines: Pipelines, k: int, m: int, s: int, d: int) -> int:
     """:func:`nest._kernels.orders.ahead_of` of an order that pipeline k is given."""
     i, count = pipelines.given_from[k] + s * 3 * pipelines.pipe[k].vpp * m, 0
     while pipelines.given[i] % PASSES == FORWARD:
@@ -38,7 +43,7 @@ def _counted(pipelines, k, m, s, d):
 
 
 @leaf
-def has_room(degrees, pipelines, work, k, top):
+def has_room(degrees: Degrees, pipelines: Pipelines, work: UniformWork, k: int, top: float) -> bool:
     """Whether the stages of pipeline k, each with as many layers of the body as stay below ``top``
     and fit, have all of them.
 
@@ -86,7 +91,10 @@ class Seen(NamedTuple):
 
 
 @inlined
-def _see(degrees, work, way, pipe, k, s, seen, row, x, some):
+def _see(
+    degrees: Degrees, work: UniformWork, way: PassWay, pipe: Pipe, k: int, s: int, seen: Any,
+    row: int, x: int, some: int,
+) -> Seen:
     """Sum up stage s of pipeline k: its layers are ``seen[row, x]`` (5, T) by kind, ``some`` as
     :class:`nest.records.NowRow`. A view of either array for each look would take longer."""
     m, p, v, body, times = way.micro_batches, pipe.pp, pipe.vpp, work.body[0], work.forwards
@@ -137,8 +145,10 @@ def _see(degrees, work, way, pipe, k, s, seen, row, x, some):
 
 
 @inlined
-def _ruled_out(degrees, pipelines, work, pipe, way, s, seen, row, x, begin, ends, extra, final,
-    top):
+def _ruled_out(
+    degrees: Degrees, pipelines: Pipelines, work: UniformWork, pipe: Pipe, way: PassWay, s: int,
+    seen: Any, row: int, x: int, begin: float, ends: float, extra: float, final: float, top: float,
+) -> bool:
     """Whether stage s needs too much, or takes ``top`` with the seconds ``extra`` a micro-batch;
     ``final``: what the stage itself holds and has run is known."""
     stage = _see(degrees, work, way, pipe, work.now[0].pipeline, s, seen, row, x, work.now[0].first)
@@ -162,7 +172,10 @@ def _ruled_out(degrees, pipelines, work, pipe, way, s, seen, row, x, begin, ends
 
 
 @leaf
-def next_layout(degrees, places, pipelines, work, k, number, top):
+def next_layout(
+    degrees: Degrees, places: Rings, pipelines: Pipelines, work: UniformWork, k: int, number: int,
+    top: float,
+) -> int:
     """First layout of pipeline k from one on that may fit and take less than ``top``, or its last.
 
     Three stages say so, those of ``Pipelines.seen``; at first of runs of layouts whose heaviest

@@ -7,19 +7,22 @@ from __future__ import annotations
 
 from nest._kernels import entry, leaf
 from nest._kernels.uniform.layouts import BEHIND, FIRST, FRONT, LAST, REST
+from nest.records import Int16s2, Int16s4, Ints, Ints2
 
 MIX, MOST = 1_000_003, 1 << 31
 """Numbers that hash the layers of a stage: two stages that share one are looked at as one run."""
 
 
 @leaf
-def _within(cut, body):
+def _within(cut: int, body: Ints) -> int:
     """Layers of the body in front of a cut."""
     return min(max(cut, body[0]), body[1]) - body[0]
 
 
 @leaf
-def _see(cuts, places, front, body, heaviest, seen):
+def _see(
+    cuts: Ints2, places: Ints2, front: Int16s2, body: Ints, heaviest: Ints, seen: Int16s4,
+) -> None:
     """Fill in ``seen`` of a layout; its heaviest stage is known."""
     p, v = places.shape
     for x in range(len(seen)):
@@ -40,7 +43,10 @@ def _see(cuts, places, front, body, heaviest, seen):
 
 
 @entry
-def see(cuts, places, front, body, load, heaviest, seconds, stage, seen):
+def see(
+    cuts: Ints2, places: Ints2, front: Int16s2, body: Ints, load: Ints, heaviest: Ints,
+    seconds: Ints, stage: Ints, seen: Int16s4,
+) -> None:
     """Fill in what is known of each layout from its cuts, int64 (W, chunks + 1).
 
     Parameters

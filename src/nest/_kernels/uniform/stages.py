@@ -7,10 +7,17 @@ import numpy as np
 from nest._kernels import leaf
 from nest._kernels.orders import is_all_forward
 from nest._kernels.uniform.chunks import figures_of
+from nest._kernels.uniform.work import UniformWork
+from nest.records import Pipe
+from nest.records.problems import Pipelines, Rings
+from nest.records.tables import Degrees
 
 
 @leaf
-def least_of_stage(degrees, places, pipelines, work, s, i, j):
+def least_of_stage(
+    degrees: Degrees, places: Rings, pipelines: Pipelines, work: UniformWork, s: int, i: int,
+    j: int,
+) -> float:
     """No step is shorter with layers i..j on stage s of one chunk; inf: they do not fit.
 
     What is in front of the stage, what it runs itself, and what it waits for: 1F1B runs n + 1
@@ -32,13 +39,13 @@ def least_of_stage(degrees, places, pipelines, work, s, i, j):
 
 
 @leaf
-def in_flight_behind(pipe, m, s):
+def in_flight_behind(pipe: Pipe, m: int, s: int) -> int:
     """Forwards that stage s runs in front of its first backward, but for one."""
     return m - 1 if is_all_forward(pipe.schedule) else min(pipe.pp - 1 - s, m - 1)
 
 
 @leaf
-def behind_stage(work, pipe, s, j, layers):
+def behind_stage(work: UniformWork, pipe: Pipe, s: int, j: int, layers: int) -> float:
     """Least seconds from the end of stage s, at cut j, to the loss and back."""
     model, behind = work.before[layers], work.before[j]
     return (model.forward - behind.forward + model.backward - behind.backward
@@ -46,7 +53,7 @@ def behind_stage(work, pipe, s, j, layers):
 
 
 @leaf
-def waits(pipe, m, n, f, b, behind):
+def waits(pipe: Pipe, m: int, n: int, f: float, b: float, behind: float) -> float:
     """Seconds of a stage of one chunk from its first pass to its last one, at the least."""
     if is_all_forward(pipe.schedule):
         return m * (f + b) + behind

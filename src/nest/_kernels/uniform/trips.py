@@ -8,14 +8,18 @@ from __future__ import annotations
 from nest._kernels import form, leaf
 from nest._kernels.orders import split_of
 from nest._kernels.uniform.bound import group_of
+from nest._kernels.uniform.work import UniformWork
+from nest.records import Ints3, LinkRow, RankRow, Row
+from nest.records.problems import Pipelines, Rings
+from nest.records.tables import Degrees
 from nest.schedules import passes
-from nest.schedules.passes import BESIDE, FORWARD, PASSES
+from nest.schedules.passes import BESIDE, FORWARD, PASSES, Order
 
 beside = form(passes.beside)
 
 
 @leaf
-def note_traffic(rank, chunk, first, group, rest):
+def note_traffic(rank: RankRow, chunk: Row, first: bool, group: int, rest: int) -> None:
     """Note what a chunk of a rank gathers and reduces, behind those in front of it.
 
     The first group passes these before it, and hides gathers; the ``rest``, the last one, behind
@@ -31,7 +35,7 @@ def note_traffic(rank, chunk, first, group, rest):
 
 
 @leaf
-def note_end(rank, chunk, first, handed, split):
+def note_end(rank: RankRow, chunk: Row, first: bool, handed: float, split: bool) -> None:
     """Note the first chunk of a rank, or the last, which hands over so many bytes."""
     back = chunk.inputs if split else chunk.backward - chunk.late
     rank.last, rank.back_last, rank.sent_last = chunk.forward, back, handed
@@ -42,13 +46,15 @@ def note_end(rank, chunk, first, handed, split):
 
 
 @leaf
-def _sent_seconds(q, shards, link, handed, chunks):
+def _sent_seconds(q: Rings, shards: int, link: LinkRow, handed: float, chunks: int) -> float:
     """Seconds one way of so many bytes behind ``chunks`` chunks."""
     return q.both / 2 * (handed / shards * link.per_byte + chunks * link.latency)
 
 
 @leaf
-def of_trips(degrees, places, pipelines, work, c, k):
+def of_trips(
+    degrees: Degrees, places: Rings, pipelines: Pipelines, work: UniformWork, c: int, k: int,
+) -> float:
     """No step of candidate c in pipeline k is shorter, given ``work.rank``.
 
     The first micro-batch passes all positions and comes back to a rank in front of its first
@@ -102,7 +108,7 @@ def of_trips(degrees, places, pipelines, work, c, k):
 
 
 @leaf
-def count_pairs(p, v, order, pairs):
+def count_pairs(p: int, v: int, order: Order, pairs: Ints3) -> None:
     """Count the passes that each rank runs beside each other: a forward of one chunk, a backward of
     another; those that it runs alone are beside chunk v. Groups that are left out of the order
     count."""
@@ -124,7 +130,7 @@ def count_pairs(p, v, order, pairs):
 
 
 @leaf
-def of_pairs(work, p, v):
+def of_pairs(work: UniformWork, p: int, v: int) -> float:
     """No step is shorter, given what :func:`of_trips` has found, and what pairs of passes take by
     ``work.costs``."""
     least = 0.0
