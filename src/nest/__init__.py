@@ -95,7 +95,7 @@ _HOME = {
     "load_network": "network.network",
     "load_plan": "evaluation.plan_file",
     "Plan": "evaluation.plans",
-    "Replan": "replanning.result",
+    "Replan": "replanning.replan",
     "Simulation": "simulation",
     **dict.fromkeys((name for name in __all__ if name.endswith("Error")), "errors"),
 }
@@ -143,8 +143,7 @@ if TYPE_CHECKING:
     from nest.measured.learning import learn, load_learned
     from nest.model.capture import from_torch, load_graph
     from nest.network.network import load_network
-    from nest.replanning.replan import replan
-    from nest.replanning.result import Replan
+    from nest.replanning.replan import Replan, replan
     from nest.simulation import Simulation, simulate
     from nest.studies.sweep import load_study, sweep
 

@@ -25,7 +25,6 @@ from nest._kernels import (
     options,
     orders,
     pipeline,
-    recompute_changes,
     spans,
 )
 from nest._kernels.option_work import OptionWork
@@ -307,7 +306,7 @@ def test_options_of_a_signature(seed: int) -> None:
     rng = np.random.default_rng(seed)
     s, kinds = f.choices.signatures, len(x.chain.kinds)
     walk, close, recomputed, left_seconds = map(compiled_call, (
-        fold.walk, fold.fill_whole, fold.recomputed, recompute_changes.left_seconds))
+        fold.walk, fold.fill_whole, fold.recomputed, options.left_seconds))
     for gpipe in (False, True):
         for zero in range(4):
             tables = f.tables(0, gpipe)._replace(

@@ -2,8 +2,8 @@
 
 Identical stages, which is what a stack can run: `uniform`, a folder with its own paragraph. Stages
 that may differ (`beyond_stack`): `options` keeps the configurations of a stage that some plan could
-want, in the arrays of `option_work` (`recompute_changes` has what recompute changes of their
-figures, `dominance` drops candidates, `spans`, `flights` and `fitting` rule out stages), and
+want, in the arrays of `option_work` (`dominance` drops candidates, `spans` and `fitting` rule out
+stages), and
 `pipeline` puts stages together, with `labels`, below the `bounds` of the stages in front. Both:
 `fold` adds up the figures of layers and stages, `orders` puts passes in order. `routes` are for
 networks of links. `signatures` says for which types kernels are compiled, `private` what of numba

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nest.replanning.result import Moves, Replan
+from nest.replanning.replan import Moves, Replan
 from nest.report.page import Page
 from nest.report.plan_text import percent
 from nest.units import format_bytes, format_seconds

@@ -33,8 +33,8 @@ from nest.search.threads import thread_count
 ENTRIES = {
     "fits": ("uniform.fits.fits",),  # first: another process waits for it
     "routes": ("routes.ways", "routes.rates"), "undominated": ("dominance._mark",),
-    "ask": ("uniform.asked._ask",), "see": ("uniform.seen.see",),
-    "useful": ("spans.fill", "spans.add_parts", "flights.least_seconds", "flights.look"),
+    "ask": ("uniform.asked._ask",), "see": ("uniform.layouts.see",),
+    "useful": ("spans.fill", "spans.add_parts", "spans.least_seconds", "spans.look"),
     "select": ("options.fill",), "solve": ("pipeline.run",), "may_fit": ("fitting.may_fit",),
     "longest_path": ("orders.longest_path",), "write_order": ("orders.write_order",),
     "alike": ("uniform.search.try_all",)}
@@ -42,7 +42,7 @@ ENTRIES = {
 CALLS = {
     "undominated": "dominance.undominated", "useful": "spans.useful", "select": "options.select",
     "solve": "pipeline.solve", "alike": "uniform.search.alike", "may_fit": "fitting.may_fit",
-    "see": "uniform.seen.see", "ask": "uniform.asked.ask"}
+    "see": "uniform.layouts.see", "ask": "uniform.asked.ask"}
 """What Python calls of them."""
 SECONDS = {"alike": 13, "select": 9, "routes": 6, "solve": 5, "fits": 4, "longest_path": 3,
            "useful": 3, "may_fit": 2, "write_order": 2, "undominated": 1, "see": 1,

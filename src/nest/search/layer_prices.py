@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nest.costs.backward import parts
+from nest.costs.activations import backward_parts
 from nest.costs.choices import FULL, Body, Site, StageSetting, State, bodies, policy, states
 from nest.costs.distinct import distinct_rows
 from nest.costs.layer import BodyCosts, body_costs
@@ -171,7 +171,7 @@ class LayerPrices:
 
     def parts_of(self, kind: int, body: Body, costs: BodyCosts, number: int) -> Floats:
         """``apart`` of layers of a kind on devices of a type; (n, R, 4)."""
-        two = parts(self.chain.kinds[kind], body, self.settings[number], costs.backward,
+        two = backward_parts(self.chain.kinds[kind], body, self.settings[number], costs.backward,
                     costs.activations)
         share = self.job.stack.overlap_ep
         figures = (share * costs.ep_forward, share * costs.ep_backward, *two)

@@ -5,11 +5,19 @@ from __future__ import annotations
 from nest._kernels import form, leaf, piece
 from nest._kernels.labels import SLACK
 from nest._kernels.orders import CLOSED, is_all_forward, is_in
-from nest._kernels.uniform.bound import PassWay, StageSums, stage_bound, trip_bound, way_of
-from nest._kernels.uniform.chunks import figures_in_parts, figures_of, position_of
+from nest._kernels.uniform.bound import (
+    PassWay,
+    StageSums,
+    note_end,
+    note_traffic,
+    of_trips,
+    stage_bound,
+    trip_bound,
+    way_of,
+)
 from nest._kernels.uniform.decided import note_bytes
 from nest._kernels.uniform.price import few_in, passes_of
-from nest._kernels.uniform.trips import note_end, note_traffic, of_trips
+from nest._kernels.uniform.stages import figures_in_parts, figures_of, position_of
 from nest._kernels.uniform.work import UniformWork
 from nest.records.problems import Pipelines, Rings
 from nest.records.tables import Degrees

@@ -18,9 +18,8 @@ from nest._kernels.pipeline import (
     low_gpipe,
     low_of,
 )
-from nest._kernels.uniform.chunks import figures_of
 from nest._kernels.uniform.price import begin, gpipe_stage_of, price, stage_of
-from nest._kernels.uniform.stages import least_of_stage
+from nest._kernels.uniform.stages import figures_of, least_of_stage
 from nest._kernels.uniform.work import UniformWork
 from nest.records import Ints2
 from nest.records.problems import Pipelines, Rings

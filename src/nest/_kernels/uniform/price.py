@@ -17,8 +17,8 @@ from nest._kernels.orders import (
     split_of,
     together_of,
 )
-from nest._kernels.uniform.chunks import LEAST, figures_in_parts, figures_of, position_of
-from nest._kernels.uniform.trips import count_pairs, of_pairs
+from nest._kernels.uniform.bound import count_pairs, of_pairs
+from nest._kernels.uniform.stages import LEAST, figures_in_parts, figures_of, position_of
 from nest._kernels.uniform.work import UniformWork
 from nest.records import Floats2, Pipe
 from nest.records.problems import Pipelines, Rings

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from nest._kernels import entry, known, leaf
-from nest._kernels.uniform.chunks import LEAST
 from nest._kernels.uniform.cuts import hand_over, try_cuts
 from nest._kernels.uniform.decided import bit_of, note_bytes, quicker_than
 from nest._kernels.uniform.fits import fits
 from nest._kernels.uniform.layouts import has_room, next_layout
 from nest._kernels.uniform.price import price
+from nest._kernels.uniform.stages import LEAST
 from nest._kernels.uniform.sums import fill_layers, may_be_below, sum_up
 from nest._kernels.uniform.work import LABELS, UniformWork, work_of
 from nest.records import Floats, Ints, Ints2
