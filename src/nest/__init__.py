@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from nest import texts
 
@@ -144,27 +144,28 @@ if TYPE_CHECKING:
     from nest.model.capture import from_torch, load_graph
     from nest.network.network import load_network
     from nest.replanning.replan import Replan, replan
+    from nest.report.page import PageOptions
     from nest.simulation import Simulation, simulate
     from nest.studies.sweep import load_study, sweep
 
 
-def _plan_report(plan: Plan, width: int, colour: bool, unicode: bool) -> str:
+def _plan_report(plan: Plan, **page: Unpack[PageOptions]) -> str:
     from nest.report.plan_text import plan_text
     from nest.simulation.step import short_step_time
 
-    return plan_text(plan, width, colour, unicode, short_step_time(plan))
+    return plan_text(plan, short_step_time(plan), **page)
 
 
-def _replan_report(found: Replan, *page: Any) -> str:
+def _replan_report(found: Replan, **page: Unpack[PageOptions]) -> str:
     from nest.report.replan_text import replan_text
 
-    return replan_text(found, *page)
+    return replan_text(found, **page)
 
 
-def _improvement_report(found: Improvement, *page: Any) -> str:
+def _improvement_report(found: Improvement, **page: Unpack[PageOptions]) -> str:
     from nest.frameworks.improving import improvement_text
 
-    return improvement_text(found, *page)
+    return improvement_text(found, **page)
 
 
 texts.REPORTS.update(

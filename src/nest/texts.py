@@ -12,4 +12,4 @@ The texts are those of the command that makes such a result."""
 
 def report(result: Any, width: int, colour: bool, unicode: bool) -> str:
     """The report of a result as text."""
-    return REPORTS[type(result).__name__](result, width, colour, unicode)
+    return REPORTS[type(result).__name__](result, width=width, colour=colour, unicode=unicode)

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 from nest.evaluation.evidence import missed, runs_of
 from nest.inputs import Stack, catalog, load_cluster, load_device, load_model, load_stack
 from nest.inputs.capabilities import FIGURES, Rule
 from nest.inputs.catalog import Section
-from nest.report.page import Page
+from nest.report.page import Page, PageOptions
 from nest.stacks.overview import allows, tables
 from nest.units import (
     format_bandwidth,
@@ -30,11 +30,9 @@ def catalog_rows(section: Section) -> list[Row]:
     return [makers[section](name) for name in catalog.names(section)]
 
 
-def catalog_text(
-    section: Section, width: int = 80, colour: bool = False, unicode: bool = True
-) -> str:
+def catalog_text(section: Section, **options: Unpack[PageOptions]) -> str:
     """The same as a table."""
-    page = Page(width, colour, unicode)
+    page = Page(**options)
     rows = catalog_rows(section)
     {"models": _models, "clusters": _clusters, "devices": _devices, "stacks": _stacks}[section](
         page, rows)
@@ -140,9 +138,9 @@ def capabilities_rows() -> list[Row]:
     return [{"stacks": stacks, **known.as_dict()} for known, stacks in tables()]
 
 
-def capabilities_text(width: int = 80, colour: bool = False, unicode: bool = True) -> str:
+def capabilities_text(**options: Unpack[PageOptions]) -> str:
     """The same: for each rule what it wants, when, why, and its source; the meaning of figures."""
-    page = Page(width, colour, unicode)
+    page = Page(**options)
     for known, stacks in tables():
         page.paragraph(f"{known.title} ({'stack' if len(stacks) == 1 else 'stacks'} "
                        f"{', '.join(stacks)})", "bold")
@@ -225,9 +223,9 @@ def _support(name: str, stack: Stack, device: str, experts: bool) -> Support:
     return Support(name, device, experts, word, 0, None, False)
 
 
-def support_text(width: int = 80, colour: bool = False, unicode: bool = True) -> str:
+def support_text(**options: Unpack[PageOptions]) -> str:
     """A table: stack, devices that have the same words, and these without and with experts."""
-    page = Page(width, colour, unicode)
+    page = Page(**options)
     rows = [row for _, of_stack in groupby(support_rows(), key=lambda row: row.stack)
             for row in _lines(list(of_stack))]
     page.table("", ("stack", "devices", "dense", "experts"), rows, (0, 1, 2, 3))
