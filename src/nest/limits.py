@@ -12,6 +12,7 @@ MOST = {
     "devices": 10**7,
     "vocab": 10**9,
     "seq_len": 10**8,
+    "launch": 1000,
 }
 """By the name of the argument; all allow 1."""
 

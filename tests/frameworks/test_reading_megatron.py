@@ -147,7 +147,7 @@ REST = BASE[BASE.index("pretrain_gpt.py"):]
 
 
 @pytest.mark.parametrize(("launcher", "devices"), [
-    ("mpirun -np $((16*8)) --npernode 8 -x MASTER_ADDR=a python", 128),
+    ("mpirun -np 128 --npernode 8 -x MASTER_ADDR=a python", 128),
     ("mpiexec -n 32 -ppn 8 python3 -u", 32), ("mpirun -np 16 --map-by ppr:8:node python", 16),
     ("srun -n 16 python", 16), ("srun --nodes=2 --ntasks-per-node=8 python", 16),
     ("torchrun --nproc_per_node 8 --nnodes 2", 16), ("WORLD_SIZE=16 python", 16),
@@ -160,6 +160,7 @@ def test_devices_of_launchers(tmp_path: Path, launcher: str, devices: int) -> No
 @pytest.mark.parametrize("launcher", [
     "python", "python3 -u", "mpirun python", "srun python",
     "torchrun --nproc_per_node 8 --nnodes $NODES", "mpirun -np $(wc -l < hosts) python",
+    "mpirun -np $((16*8)) python",
     "torchrun --nproc_per_node gpu"])
 def test_devices_that_the_script_does_not_say_are_asked_for(
     tmp_path: Path, launcher: str
@@ -170,14 +171,20 @@ def test_devices_that_the_script_does_not_say_are_asked_for(
     assert reading(tmp_path, base=f"{launcher} {REST}", devices=16).devices == 16
 
 
-def test_a_script_that_mpi_starts_has_its_devices(tmp_path: Path) -> None:
+def test_a_script_that_mpi_starts_is_read_by_itself(tmp_path: Path) -> None:
     (tmp_path / "train.sh").write_text(f"python {REST}\n", encoding="utf-8")
-    start = "#!/bin/bash\n#SBATCH --nodes=4\n#SBATCH --gpus-per-node=8\n"
     for line in ("mpirun -np 32 --npernode 8 -bind-to none -x A=1 bash train.sh",
                  "#SBATCH --ntasks-per-node=8\nsrun bash train.sh"):
-        assert reading(tmp_path, base=f"{start}{line}").devices == 32
+        with pytest.raises(InputError, match="line [12]: it starts another script, 'train.sh'"):
+            reading(tmp_path, base=line)
     with pytest.raises(InputError, match="train.sh: the number of devices is not in the script"):
         nest.read(tmp_path / "train.sh")
+
+
+def test_lines_of_slurm_end_at_the_first_command(tmp_path: Path) -> None:
+    """sbatch reads no others: https://slurm.schedmd.com/sbatch.html, Description."""
+    lines = "#SBATCH --nodes=4 --ntasks-per-node=8\n\n# more\nexport A=1\n#SBATCH --nodes=64\n"
+    assert reading(tmp_path, base=f"{lines}srun python {REST}").devices == 32
 
 
 def test_spec_as_the_first_argument(tmp_path: Path) -> None:

@@ -22,7 +22,8 @@ from nest.inputs.files import read_description
 
 FOLDER = Path(nest.frameworks.settings.__file__).parent
 TABLES = sorted({*FOLDER.rglob("*.yaml")} - {
-    FOLDER / "owners.yaml", FOLDER / "megatron" / "settings.yaml"})
+    FOLDER / "owners.yaml", FOLDER / "megatron" / "settings.yaml",
+    FOLDER / "capture" / "programs.yaml"})
 """Of software whose settings are in files; Megatron-LM has arguments."""
 
 TOML = """\

@@ -27,35 +27,28 @@ def words(text: str, **given: str) -> list[str]:
     "A='--x 1 --y 2'\nprintf '%s\\n' $A \"$A\"",
     "A=(\n  --x 1  # a comment\n  # another\n  --y \"a#b\" 'c d'\n)\nprintf '%s\\n' \"${A[@]}\"",
     "printf '%s\\n' a \\\n  b \\\n  c # d",
-    "N=4\nG=8\nprintf '%s\\n' $((N*G)) $(( $N * ($G+1) - 7/2 % 3 )) $((2**10)) $((-7/2))",
     "printf '%s\\n' ${X:-7} ${X-8} ${Y:=9} $Y ${Y:+10} ${X:-${Y}}",
     "printf '%s\\n' \"${X:-a b}\" ${X:-\"a b\"} ${X:-a b}",
     "A=1\nif [ $A -gt 0 ]; then B=2; else B=3; fi\nprintf '%s\\n' $B",
     "A=fp8\nif [[ \"$A\" == \"bf16\" ]]; then B=2\nelif [ \"$A\" = fp8 ]; then B=4\nelse B=3\nfi\n"
     "printf '%s\\n' $B",
     "if [ -z \"$Q\" ]; then B=2; fi\nprintf '%s\\n' $B",
-    "if [ -n \"$Q\" ] && [ 1 = 1 ]; then B=2; else B=5; fi\nprintf '%s\\n' $B",
-    "if [ -n \"$Q\" ] || [ 1 = 1 ]; then if [ 1 -eq 2 ]; then B=1; else B=6; fi; fi\n"
-    "printf '%s\\n' $B",
     "export A=5 B=6\nprintf '%s\\n' $A $B",
     "A=x\nA+=y\nprintf '%s\\n' $A${A}\"$A\"",
     "f() {\n  A=9\n}\nA=1\nprintf '%s\\n' $A",
     "cat <<EOF >/dev/null\nA=$(echo 5)\nEOF\nprintf '%s\\n' 1",
-    "A=\"--x $((1+1)) \\\n --y 3\"\nprintf '%s\\n' $A",
     "A=()\nprintf '%s\\n' a \"${A[@]}\" \"$@\" b",
     "A=\"a\\\"b\\$c\"\nprintf '%s\\n' \"$A\"",
     "A=a; B=b && printf '%s\\n' $A",
-    "A=2B\ncase $A in\n  1B|2B) B=1; if [ 1 = 1 ]; then C=3; fi ;;\n  *) B=2 ;;\nesac\n"
-    "printf '%s\\n' $B $C",
-    "case \"$Q\" in a) B=1;; \"\") B=5;; esac\nprintf '%s\\n' $B",
-    "case abc in a*) B=1;; *) B=2;; esac\nprintf '%s\\n' $B",
-    "A=2\nprintf '%s\\n' $(( ($A > 1) ? 7 : 8 )) $((A==2 && 1<0 || !0)) $((2**3**2)) $((-A%3))",
-    "A=0; while [[ $# -gt 0 ]]; do A=$1; shift; done\nprintf '%s\\n' \"x$A\"",
     "A=1\nexport A\nprintf '%s\\n' $A",
     "set -euo pipefail\nset -- --x 1 \"2 3\"\nset -x\nshift\nprintf '%s\\n' $# \"$1\" \"$@\"",
     "set -- a\nset -e -- \"$@\" b --c\nset -o errexit\nprintf '%s\\n' \"$@\" $2",
     "A='--x 1'\nset -- $A\nset e \"$@\"\nprintf '%s\\n' \"$@\"",
     "set -- 1\nset --\nprintf '%s\\n' $#",
+    "if [ 1 -eq 2 ]; then B=1; else if [ a != b ]; then B=6; fi; fi\nprintf '%s\\n' $B",
+    "A='B=4'\neval \"$A\"\neval 'C=5 D=6'\nprintf '%s\\n' $B $C $D",
+    "A=(1 2 3)\nprintf '%s\\n' ${A[1]} \"${A[0]}\" ${A} \"${A[@]:-x}\" \"${B[@]:-x}\" ${B[*]-y}",
+    "B=\nC=1\nunset C\nprintf '%s\\n' \"${B-4}\" ${B:-5} ${B+6} \"${C+7}\" ${C-8}",
     "A=(1 \"2 3\")\nB=()\nprintf '%s\\n' \"x ${A[*]} y\" \"${B[*]}z\"",
 ])
 def test_words_are_those_of_bash(text: str) -> None:
@@ -81,7 +74,9 @@ def test_what_is_not_understood_is_an_error_only_where_it_counts(
     path.write_text(f"{text}\n{start} 8 --save ckpt$N --train-iters $N {rest}\n", encoding="utf-8")
     assert nest.read(path).model.layers == 8
     path.write_text(f"{text}\n{start} $N {rest}\n", encoding="utf-8")
-    with pytest.raises(InputError, match=r"run.sh: line 1: --num-layers depends on .*not underst"):
+    with pytest.raises(InputError, match=r"run.sh: line 1: --num-layers depends on .*which the "
+                                         r"text alone does not decide; .*`nest capture -- bash "
+                                         r"run.sh` records, .*\(`nest read train.log`\)$"):
         nest.read(path)
 
 
@@ -93,26 +88,22 @@ def test_a_variable_that_is_not_set_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"depends on '\$LAYERS', which is not set .*--set"):
         nest.read(path)
     assert nest.read(path, variables={"LAYERS": "6"}).model.layers == 6
-    text = path.read_text(encoding="utf-8").replace("$LAYERS", "$((2*LAYERS))")
-    path.write_text(text, encoding="utf-8")
-    with pytest.raises(InputError, match=r"depends on '\$LAYERS', which is not set .*--set"):
-        nest.read(path)
 
 
 @pytest.mark.parametrize("test", [
     "[ $NODES -gt 1 ]", "[ \"$NODES\" -gt 1 ]", "[[ $NODES -gt 1 ]]", "((NODES > 1))",
     "test $NODES -gt 1"])
-def test_a_condition_without_its_variable_names_it(test: str, tmp_path: Path) -> None:
-    """It was named by its bracket; both variables are a way out."""
+def test_a_condition_without_its_variable_is_named(test: str, tmp_path: Path) -> None:
+    """A value of the variable that it decides is a way out too."""
     path = tmp_path / "run.sh"
     path.write_text(f"N=1\nif {test}; then N=4; fi\ntorchrun --nproc_per_node 8 pretrain_gpt.py "
                     f"--num-layers $N {REST}\n", encoding="utf-8")
-    with pytest.raises(InputError, match=r"line 2: --num-layers depends on N, which depends on "
-                                         r"'\$NODES', which is not set .*--set NODES=VALUE$"):
+    with pytest.raises(InputError, match=r"line 2: --num-layers depends on 'if .*NODES"):
         nest.read(path)
-    assert nest.read(path, variables={"NODES": "2"}).model.layers == 4
-    assert nest.read(path, variables={"NODES": "1"}).model.layers == 1
     assert nest.read(path, variables={"N": "6"}).model.layers == 6
+    if "((" not in test:
+        assert nest.read(path, variables={"NODES": "2"}).model.layers == 4
+        assert nest.read(path, variables={"NODES": "1"}).model.layers == 1
 
 
 @pytest.mark.parametrize("text", [
@@ -120,14 +111,13 @@ def test_a_condition_without_its_variable_names_it(test: str, tmp_path: Path) ->
     "f() {{ {0} $1; }}\nf 1\nf 2", "case $(x) in a) {0} 1;; *) {0} 2;; esac"])
 def test_of_several_commands_none_is_chosen(text: str, tmp_path: Path) -> None:
     start = f"torchrun --nproc_per_node 8 pretrain_gpt.py {REST} --num-layers"
-    with pytest.raises(InputError, match=r"several commands train a model \(lines .*; allowed"):
+    with pytest.raises(InputError, match=r"(several commands train a model \(lines .*; allowed|"
+                                         r"depends on).*`nest capture -- bash run.sh`"):
         layers(tmp_path, text.format(start) + "\n")
 
 
 @pytest.mark.parametrize("text", [
-    "exit\n{0}", "f() {{ {0}; }}", "while true; do :; done\n{0}", "exec x\n{0}",
-    "if [ 1 = 2 ]; then {0}; fi", "set -e\nfalse\n{0}", "f() {{ exit; }}\nf\n{0}",
-    "( {0}\n", "case a in b) {0};; esac"])
+    "exit\n{0}", "f() {{ {0}; }}", "exec x\n{0}", "if [ 1 = 2 ]; then {0}; fi", "( {0}\n"])
 def test_a_command_that_is_never_run_is_not_read(text: str, tmp_path: Path) -> None:
     start = f"torchrun --nproc_per_node 8 pretrain_gpt.py {REST} --num-layers 4"
     with pytest.raises(InputError):
@@ -205,38 +195,30 @@ def layers(folder: Path, text: str, **given: str) -> int:
     return nest.read(path, variables=given).model.layers
 
 
-def test_scripts_of_the_same_folder_are_followed(tmp_path: Path) -> None:
-    """As of a published study: the case, its settings, what is submitted, what that runs."""
-    (tmp_path / "config.sh").write_text(
-        f'export PARAMS=" --num-layers ${{N}} {REST} "\nDATA=<path to the data>\n',
-        encoding="utf-8")
-    (tmp_path / "submit.sh").write_text(
-        "sbatch --nodes=${NODES} --export=PARAMS start.sh\nexit 0\n", encoding="utf-8")
-    (tmp_path / "start.sh").write_text(
-        '#!/bin/bash\n#SBATCH -t 0:30:00 --exclusive --ntasks-per-node=8\n'
-        'CMD="python -u pretrain_gpt.py ${PARAMS}"\nsrun -l sh -c "${CMD}"\n', encoding="utf-8")
-    text = "N=6\nNODES=4\n. `pwd`/config.sh\nsource $(dirname $0)/submit.sh\n"
-    path = tmp_path / "run.sh"
-    path.write_text(text, encoding="utf-8")
-    found = nest.read(path)
-    assert (found.model.layers, found.devices) == (6, 32)
-    path.write_text(text.replace("N=6\n", ""), encoding="utf-8")
-    with pytest.raises(InputError, match=r"config\.sh: line 1: .*depends on '\$\{N\}'"):
-        nest.read(path)
+@pytest.mark.parametrize("text", ["bash start.sh 4", "sbatch --nodes 2 start.sh", "./start.sh"])
+def test_another_script_is_named(text: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"run.sh: line 1: it starts another script, '.*start.sh'; "
+                                         r"allowed: that script, or .*nest capture -- bash run.sh"):
+        layers(tmp_path, f"{text}\n")
 
 
-@pytest.mark.parametrize("name", ["../other.sh", "/{0}/other.sh", "link.sh", "none.sh"])
-def test_no_other_file_is_read(name: str, tmp_path: Path) -> None:
-    folder = tmp_path / "job"
-    folder.mkdir()
-    (tmp_path / "other.sh").write_text("N=9\n", encoding="utf-8")
-    (folder / "link.sh").symlink_to(tmp_path / "other.sh")
-    name = name.format(str(tmp_path).strip("/"))
-    text = f"source {name}\ntorchrun --nproc_per_node 8 pretrain_gpt.py --num-layers"
-    with pytest.raises(InputError, match="line 1: .*'source .*give N by --set N=VALUE"):
-        layers(folder, f"{text} ${{N:-3}} {REST}\n")
-    assert layers(folder, f"{text} ${{N:-3}} {REST}\n", N="5") == 5
-    assert layers(folder, f"source env/bin/activate\n{text} 3 {REST}\n") == 3
+def test_no_sourced_file_is_read(tmp_path: Path) -> None:
+    (tmp_path / "set.sh").write_text("N=9\n", encoding="utf-8")
+    text = "source ./set.sh\ntorchrun --nproc_per_node 8 pretrain_gpt.py --num-layers"
+    with pytest.raises(InputError, match="line 1: .*'source ./set.sh'.*nest capture"):
+        layers(tmp_path, f"{text} ${{N:-3}} {REST}\n")
+    assert layers(tmp_path, f"{text} ${{N:-3}} {REST}\n", N="5") == 5
+    text = text.replace("./set.sh", "env/bin/activate")
+    assert layers(tmp_path, f"{text} 3 {REST}\n") == 3
+
+
+@pytest.mark.parametrize("text", [
+    "declare -n A=N\nA=4", "local -n A=N", "set -k", "shopt -s lastpipe", "enable -n echo",
+    "shopt -s expand_aliases", "trap 'N=4' DEBUG", "trap 'N=4' USR1", "unset -n A"])
+def test_switches_of_the_shell_are_refused(text: str, tmp_path: Path) -> None:
+    """They change what all other lines mean."""
+    with pytest.raises(InputError, match=r"run.sh: line 1: .* is not followed; .*nest capture"):
+        layers(tmp_path, f"{text}\n{REST}\n")
 
 
 @pytest.mark.parametrize("text", [
@@ -267,8 +249,7 @@ def test_variables_of_further_arguments_are_empty_unless_set(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(("test", "named"), [
     ('if [ "$MODE" = big ]; then N=7; else N=5; fi', ["MODE"]),
-    ('case "$MODE" in big) N=7;; *) N=5;; esac', ["MODE"]),
-    ('N=5; [[ -n "$MODE" && -n $OTHER ]] && N=7', ["MODE", "OTHER"]),
+    ('N=5; if [[ -n $MODE ]]; then if [ "$OTHER" = 1 ]; then N=7; fi; fi', ["MODE"]),
     ('MODE=small; if [ "$MODE" = big ]; then N=7; else N=5; fi', []),
     ("N=${MODE:-5}", []),
 ])
@@ -313,7 +294,7 @@ def test_arguments_are_those_of_bash(text: str, given: tuple[str, ...]) -> None:
 
 
 def test_arguments_that_are_not_given_are_asked_for(tmp_path: Path) -> None:
-    """By their number, with what is shifted away; of a script that another one starts, its own."""
+    """By their number, with what is shifted away."""
     path = tmp_path / "run.sh"
     path.write_text(
         "TP=$1\nshift\nMBS=$1\ntorchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py --num-layers "
@@ -323,14 +304,12 @@ def test_arguments_that_are_not_given_are_asked_for(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"micro-batch-size depends on '\$2', which is an argument "
                                          r"of the script; give it by --set 2=VALUE"):
         nest.read(path, variables={"1": "4"})
-    outer = tmp_path / "outer.sh"
-    outer.write_text("bash run.sh 4 2\n", encoding="utf-8")
-    for found in (nest.read(path, variables={"1": "4", "2": "2"}), nest.read(outer)):
-        stage = found.configuration.stages[0]
-        assert (stage.tp, found.configuration.micro_batch // stage.dp_in) == (4, 2)
+    found = nest.read(path, variables={"1": "4", "2": "2"})
+    stage = found.configuration.stages[0]
+    assert (stage.tp, found.configuration.micro_batch // stage.dp_in) == (4, 2)
 
 
 def test_arguments_behind_a_shift_that_may_be_run_are_not_guessed() -> None:
     script = ShellScript("if grep -q x y; then shift; fi\nprog $1", "run.sh", {"1": "a"})
-    with pytest.raises(InputError, match="is not understood, and nothing is executed"):
+    with pytest.raises(InputError, match="which the text alone does not decide"):
         script.need(script.commands[-1].words[1], "--x")

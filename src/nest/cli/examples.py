@@ -19,6 +19,10 @@ EXAMPLES = {
     "explain": ("nest explain plan.json",),
     "export": ("nest export plan.json --to megatron -o launch",),
     "read": ("nest read launch/launch.sh -o job",),
+    "capture": (
+        "nest capture -- bash run.sh",
+        "nest capture --yes -o captured.json -- sbatch job.slurm",
+    ),
     "improve": ("nest improve run.sh dgx-h100 --devices 64 -o better",),
     "replan": ("nest replan plan.json --without node17 -o next.json",),
     "serve": ("nest serve --port 8316", "nest serve --host 0.0.0.0 --token-file token.txt"),

@@ -10,8 +10,8 @@ from nest.errors import InputError
 
 SECTIONS = ("models", "clusters", "devices", "stacks", "support")
 DOCUMENTS = ("plan", "model", "cluster", "job", "space", "configuration", "profile",
-             "explanation", "replan", "improvement", "question", "answer", "error", "instance",
-             "submission", "score")
+             "explanation", "replan", "improvement", "capture", "question", "answer", "error",
+             "instance", "submission", "score")
 
 
 def show(
@@ -59,8 +59,8 @@ def schema(
 def document(name: str) -> dict[str, object]:
     """JSON Schema of one of ``DOCUMENTS``.
 
-    The schemas of a plan, an explanation, a replan, an improvement, an answer, an error, an
-    instance and a score describe NEST's output, all others its input.
+    The schemas of a plan, an explanation, a replan, an improvement, a capture, an answer, an
+    error, an instance and a score describe NEST's output, all others its input.
     """
     from nest import inputs, questions
     from nest.bench.instance import Instance
@@ -68,12 +68,14 @@ def document(name: str) -> dict[str, object]:
     from nest.bench.submission import PlannerSubmission
     from nest.evaluation.plans import Plan
     from nest.explanation.explanation import Explanation
+    from nest.frameworks.capture.document import Capture
     from nest.frameworks.improvement import Improvement
     from nest.replanning.replan import Replan
 
     written: dict[str, type[inputs.Description]] = {
         "plan": Plan, "explanation": Explanation, "replan": Replan, "improvement": Improvement,
-        "answer": questions.Answer, "error": questions.Failure, "instance": Instance,
+        "capture": Capture, "answer": questions.Answer, "error": questions.Failure,
+        "instance": Instance,
         "score": ScoreDocument}
     read: dict[str, type[inputs.Description]] = {
         "model": inputs.Model, "cluster": inputs.Cluster, "job": inputs.Job,

@@ -17,6 +17,7 @@ import typer
 
 from nest import __version__
 from nest.cli.bench import app as bench
+from nest.cli.capture import capture
 from nest.cli.compare import compare
 from nest.cli.evaluate import evaluate
 from nest.cli.learning import following, learn
@@ -35,8 +36,8 @@ OK, INTERRUPTED = 0, 130
 
 app = App(help="Plan how to split the training of a model over a cluster.",
           pretty_exceptions_enable=False)
-for _command in (plan, ask, evaluate, compare, explain, replan, export, read, improve, learn,
-                 serve, simulate, validate):
+for _command in (plan, ask, evaluate, compare, explain, replan, export, read, capture, improve,
+                 learn, serve, simulate, validate):
     app.command(_command.__name__)(_command)
 app.command("next")(following)
 app.command("list")(show)

@@ -50,6 +50,9 @@ class ScriptOptions:
         "An argument or setting to leave out, without hyphens; must be in FILE; the price leaves "
         "out what it does; may be repeated.", "ARGUMENT")] = None
 
+    launch: Annotated[int | None, number(
+        "Of a document of `nest capture` with several launches: the number of one.")] = None
+
     def check(self) -> None:
         """Refuse numbers out of range.
 
@@ -57,7 +60,8 @@ class ScriptOptions:
         ------
         InputError : one is not allowed.
         """
-        options.check_counts(devices=self.devices, vocab=self.vocab, seq_len=self.seq_len)
+        options.check_counts(devices=self.devices, vocab=self.vocab, seq_len=self.seq_len,
+                             launch=self.launch)
 
     def asked(self) -> dict[str, Any]:
         """Arguments of :func:`nest.read`.
@@ -68,7 +72,7 @@ class ScriptOptions:
         """
         found = {name: getattr(self, name) for name in (
             "target", "devices", "model", "vocab", "seq_len", "precision", "optimizer", "stack",
-            "function")}
+            "function", "launch")}
         return found | {"variables": variables(self.settings), "ignore": self.ignore or ()}
 
 

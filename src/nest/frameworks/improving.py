@@ -41,15 +41,15 @@ LEAST = 1e-9
 
 @takes(path="path", target="text", vocab="whole", seq_len="whole", precision="text",
        optimizer="text", stack="text", function="text", variables="mapping", ignore="texts",
-       keep="texts", time_limit="number", progress="function")
+       keep="texts", launch="whole", time_limit="number", progress="function")
 def improve(
     path: str | os.PathLike[str], cluster: Cluster, space: SearchSpace | None = None, *,
     target: str | None = None, model: Model | str | None = None, vocab: int | None = None,
     seq_len: int | None = None, precision: str | None = None, optimizer: str | None = None,
     stack: str | None = None, function: str | None = None,
     variables: Mapping[str, str] | None = None, ignore: Sequence[str] = (),
-    keep: Sequence[str] = (), in_place: bool = False, threads: int | None = None,
-    time_limit: float | None = None, progress: Follower | None = None,
+    keep: Sequence[str] = (), in_place: bool = False, launch: int | None = None,
+    threads: int | None = None, time_limit: float | None = None, progress: Follower | None = None,
 ) -> Improvement:
     """Price what a job's own file does, and find the fastest plan in its place.
 
@@ -63,8 +63,8 @@ def improve(
     path : of a launch script or a configuration file; it is read as text and never executed.
     cluster : that it runs on, with as many devices as the job takes.
     space : bounds of the plan; default: everything that the stack can run.
-    target, model, vocab, seq_len, precision, optimizer, stack, function, variables, ignore : as of
-        :func:`nest.read`.
+    target, model, vocab, seq_len, precision, optimizer, stack, function, variables, ignore, launch
+        : as of :func:`nest.read`.
     keep : what is not switched on: arguments of Megatron-LM without hyphens, settings of other
         files by name.
     in_place : scripts of Megatron-LM: only plans that arguments say alone, without a list of nodes
@@ -88,10 +88,11 @@ def improve(
     ignored = tuple(one.removeprefix("--") for one in ignore)
     asked = Stated(model, vocab, seq_len, precision, optimizer, stack, cluster.size, ignored,
                   function)
-    file = opened(path, target, asked, variables)
+    file = opened(path, target, asked, variables, launch)
     running: RunningJob
     if file is None:
-        running = RunningScript.read(path, cluster, vocab, stack, variables, ignored, in_place)
+        running = RunningScript.read(path, cluster, vocab, stack, variables, ignored, in_place,
+                                     launch)
         names = names_of_words(running.launch.words)
     else:
         running = RunningFile.read(file, cluster)

@@ -67,9 +67,7 @@ def launched(script: ShellScript, path: str) -> LaunchedFile | None:
     imports = (Path(os.path.abspath(path)).parent / fsdp2.MODULE).is_file()
     found = [one for command in script.commands if (one := _launch(script, command, imports))]
     if len({(one.target, one.file, one.function) for one in found}) > 1:
-        lines = ", ".join(str(one.line) for one in found[:20])
-        raise InputError(f"{script.where}: several commands train a model (lines {lines}); "
-                         "allowed: one")
+        script.refuse_several(one.line for one in found)
     return found[-1] if found else None
 
 

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 from nest.errors import InputError, did_you_mean
 from nest.frameworks import launches, maxtext
+from nest.frameworks.capture.document import ScriptText, refuse_variables, script_text
+from nest.frameworks.capture.stand_in import slurm
 from nest.frameworks.deepspeed import read as deepspeed
 from nest.frameworks.launches import LaunchedFile
 from nest.frameworks.megatron import script as megatron_script
@@ -45,13 +47,13 @@ _OURS = re.compile(r"[\"']?schema[\"']?\s*:\s*[\"']?nest\.\w")
 
 @takes(path="path", target="text", vocab="whole", seq_len="whole", precision="text",
        optimizer="text", stack="text", function="text", variables="mapping", ignore="texts",
-       devices="whole")
+       devices="whole", launch="whole")
 def read(
     path: str | os.PathLike[str], *, target: str | None = None, devices: int | None = None,
     model: Model | str | None = None, vocab: int | None = None, seq_len: int | None = None,
     precision: str | None = None, optimizer: str | None = None, stack: str | None = None,
     function: str | None = None, variables: Mapping[str, str] | None = None,
-    ignore: Sequence[str] = (),
+    ignore: Sequence[str] = (), launch: int | None = None,
 ) -> Reading:
     """Read a running job's file as model, job and configuration.
 
@@ -59,7 +61,8 @@ def read(
 
     Parameters
     ----------
-    path : of a launch script, of a file with a command line, or of a configuration file.
+    path : of a launch script, of a file with a command line, of a document of `nest capture`, or
+        of a configuration file.
     target : what it is for, a name of :data:`TARGETS`; default: as the file shows.
     devices : that the job runs on; default: as the launcher or the degrees say.
     model : the model, where the file does not describe it: a catalog name, a path, or a Model.
@@ -72,6 +75,8 @@ def read(
         ``path`` is no script, are settings that override the file's.
     ignore : arguments or settings to leave out, which are not understood otherwise; each is in the
         file, or in its command line.
+
+    launch : of a document of `nest capture` with several launches, the number of one, from 1.
 
     Returns
     -------
@@ -86,9 +91,10 @@ def read(
     """
     asked = Stated(model, vocab, seq_len, precision, optimizer, stack, devices,
                   tuple(one.removeprefix("--") for one in ignore), function)
-    file = opened(path, target, asked, variables)
+    file = opened(path, target, asked, variables, launch)
     found = read_file(file) if file else megatron_script.read(
-        path, devices=devices, vocab=vocab, stack=stack, variables=variables, ignore=ignore)
+        path, devices=devices, vocab=vocab, stack=stack, variables=variables, ignore=ignore,
+        launch_number=launch)
     if asked.ignored:
         check_ignored(asked.ignored, names_of(file.target, file.source) if file else names_of_words(
             found.words), shorten(os.fspath(path), 300)[1:-1])
@@ -100,22 +106,22 @@ def read(
 
 def devices_of(
     path: str | os.PathLike[str], *, target: str | None = None,
-    variables: Mapping[str, str] | None = None, **said: Any,
+    variables: Mapping[str, str] | None = None, launch: int | None = None, **said: Any,
 ) -> int:
     """Devices of a job, as its launcher or its degrees say.
 
     Parameters
     ----------
-    path, target, variables, said : as of :func:`read`.
+    path, target, variables, launch, said : as of :func:`read`.
 
     Raises
     ------
     InputError : as :func:`read`; of a script of Megatron-LM only if its launcher does not say it.
     """
-    if opened(path, target, Stated(), variables) is not None:
-        return read(path, target=target, variables=variables, **said).devices
-    launch = megatron_script.opened(path, variables)
-    return megatron_script.world_of(launch.launcher, launch.where)
+    if opened(path, target, Stated(), variables, launch) is not None:
+        return read(path, target=target, variables=variables, launch=launch, **said).devices
+    found = megatron_script.opened(path, variables, launch)
+    return megatron_script.world_of(found.launcher, found.where)
 
 
 class Opened(NamedTuple):
@@ -128,9 +134,8 @@ class Opened(NamedTuple):
     launch: LaunchedFile | None = None
     """Of the script; None: the file is read by itself."""
     script: ShellScript | None = None
-    script_path: str = ""
-    text: str = ""
-    """Of the script."""
+    begun: ScriptText = ScriptText("", "")
+    """The script."""
     given: Mapping[str, str] = {}
     """What the user gives the script: variables, arguments, settings."""
     inside: bool = False
@@ -139,7 +144,7 @@ class Opened(NamedTuple):
 
 def opened(
     path: str | os.PathLike[str], target: str | None, asked: Stated,
-    variables: Mapping[str, str] | None,
+    variables: Mapping[str, str] | None, launch: int | None = None,
 ) -> Opened | None:
     """Find what a file is for; see :func:`read`. None: a script or command line of Megatron-LM.
 
@@ -155,12 +160,13 @@ def opened(
         raise InputError(f"target: got {shorten(target)}; {did_you_mean(target, TARGETS)}allowed: "
                          f"{', '.join(TARGETS)}")
     where = shorten(os.fspath(path), 300)[1:-1]
-    text, given = read_text(path), dict(variables or {})
-    _refuse_ours(text, Path(os.fspath(path)).suffix.lower(), where)
-    software = _software(path, text, where, target)
+    begun, given = script_text(path, launch), dict(variables or {})
+    text = begun.text
+    if begun.capture is None:
+        _refuse_ours(text, Path(os.fspath(path)).suffix.lower(), where)
+    software = None if begun.capture else _software(path, text, where, target)
     if software is None:
-        launched = None if target == "megatron" else _launched(
-            os.fspath(path), where, text, asked, given)
+        launched = None if target == "megatron" else _launched(begun, where, asked, given)
         if launched is None and target not in (None, "megatron"):
             raise InputError(f"{where}: no command found that hands a file to {target}; "
                              "allowed: its launch script, or the file itself")
@@ -231,25 +237,28 @@ def changed(found: Opened, body: str, text: str) -> Opened | None:
     source = found.source
     if found.script is None:
         return found._replace(source=source._replace(text=body))
-    return _launched(found.script_path, found.script.where, text, source.asked, found.given,
+    return _launched(found.begun._replace(text=text), found.script.where, source.asked, found.given,
                      None if found.inside else body)
 
 
 def _launched(
-    path: str, where: str, text: str, asked: Stated, given: Mapping[str, str],
+    begun: ScriptText, where: str, asked: Stated, given: Mapping[str, str],
     body: str | None = None,
 ) -> Opened | None:
     """The file that a script hands to a program; None: it hands over none.
 
     ``body``: its text, where it is not that of the file that is there.
     """
+    text, path = begun.text, begun.path
     settings = {name: value for name, value in given.items() if "." in name or (
         name.islower() and not re.search(rf"\$\{{?{re.escape(name)}\b", text))}
-    script = ShellScript(text, where, {name: value for name, value in given.items()
-                                  if name not in settings})
+    own = {name: value for name, value in given.items() if name not in settings}
+    script = ShellScript(text, where, {**slurm(text), **own}, captured=begun.capture is not None)
     launch = launches.launched(script, path)
     if launch is None:
         return None
+    if begun.capture is not None:
+        refuse_variables(where, own)
     inside = launches.text_inside(launch, script, text)
     file = path if inside is not None else launches.file_of(launch, path)
     absent = launch.target == "maxtext" and not os.path.isfile(file)
@@ -258,9 +267,8 @@ def _launched(
     source = Source(
         body, where if absent else shorten(file, 300)[1:-1], asked._replace(
             settings=settings, function=asked.function or launch.function), launch.words,
-        launches.places_beside(launch, text, path), launch.world)
-    return Opened(launch.target, source, file, launch, script, path, text, given,
-                  inside is not None)
+        launches.places_beside(launch, begun.written, path), launch.world)
+    return Opened(launch.target, source, file, launch, script, begun, given, inside is not None)
 
 
 def read_file(found: Opened) -> Reading:

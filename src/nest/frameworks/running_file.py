@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Self
 from nest.errors import InputError, UnsupportedError
 from nest.evaluation.evaluate import evaluate
 from nest.evaluation.plans import Plan
+from nest.frameworks.capture.stand_in import slurm
 from nest.frameworks.deepspeed.read import ALIASES, known_arguments
 from nest.frameworks.hosts import Placed
 from nest.frameworks.improvement import (
@@ -249,7 +250,7 @@ class RunningFile(RunningJob):
             raise ValueError(f"{', '.join(names)}: no place in the text was found")
         flags, lines = self._flags(before, plan)
         flags = Flags((*flags.taken, *line.taken), {**flags.given, **line.given})
-        script = opened.text
+        script = opened.begun.text
         if opened.inside:
             if script.count(opened.source.text) != 1:
                 raise ValueError(f"the script writes {opened.launch and opened.launch.file} with "
@@ -311,8 +312,9 @@ class RunningFile(RunningJob):
         assert opened.script is not None
         given = {name: value for name, value in opened.given.items() if "." not in name}
         try:
-            scripts = [ShellScript(one, opened.script.where, given) for one in (before, text)]
-            launches = [launched(one, opened.script_path) for one in scripts]
+            scripts = [ShellScript(one, opened.script.where, {**slurm(one), **given})
+                       for one in (before, text)]
+            launches = [launched(one, opened.begun.path) for one in scripts]
         except InputError:
             return False
         if None in launches:
@@ -352,11 +354,12 @@ class RunningFile(RunningJob):
 
     def _files(self, texts: _Texts) -> dict[str, str]:
         opened = self.opened
-        script = {os.path.basename(opened.script_path): texts.script}
+        name = os.path.basename(opened.begun.path)
+        script = {edit_script.NAME if opened.begun.capture else name: texts.script}
         if opened.inside:
             return script
         return {os.path.basename(opened.path): texts.body,
-                **(script if texts.script != opened.text else {})}
+                **(script if texts.script != opened.begun.text else {})}
 
 
 def _same(one: object, other: object) -> bool:

@@ -246,7 +246,7 @@ def _headed(text: str, head: Head) -> str:
 def stands(text: str, launch: Launch, flags: Flags, table: KnownArguments) -> bool:
     """Whether a new text has the commands of a script, but for the arguments that are changed."""
     try:
-        found = followed(text, launch.where, launch.given, launch.folder)
+        found = followed(launch.source._replace(text=text), launch.where, launch.given)
     except InputError:
         return False
     old, new = ([one.script.plain(" ".join(each.words)) for each in one.script.commands

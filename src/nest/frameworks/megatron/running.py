@@ -15,6 +15,7 @@ from nest.errors import InputError, KernelError, UnsupportedError
 from nest.evaluation.evaluate import evaluate
 from nest.evaluation.plans import Plan
 from nest.evaluation.ranks import Rank
+from nest.frameworks.capture.document import ScriptText
 from nest.frameworks.hosts import MOST_PER_NODE, Placed, RankPlaces, devices_of, per_node, places
 from nest.frameworks.improvement import (
     UNSET,
@@ -72,6 +73,7 @@ class RunningScript(RunningJob):
     def read(
         cls, path: str | os.PathLike[str], cluster: Cluster, vocab: int | None, stack: str | None,
         variables: Mapping[str, str] | None, ignored: Sequence[str], in_place: bool,
+        number: int | None = None,
     ) -> Self:
         """Read a script; see :func:`nest.improve`.
 
@@ -79,10 +81,10 @@ class RunningScript(RunningJob):
         ------
         InputError : as :func:`nest.read`, but for configurations that do not fit these devices.
         """
-        launch = opened(path, variables)
+        launch = opened(path, variables, number)
         again: dict[str, Any] = {
             "name": name_of(path), "vocab": vocab, "stack": stack, "ignored": tuple(ignored)}
-        at = placed_beside(path, launch.launcher)
+        at = placed_beside(launch.source, launch.launcher)
         each, nodes = (int(launch.launcher.get(name, 0)) for name in ("each", "nodes"))
         # A plan that leaves devices idle has fewer ranks: those listed, or that the launcher
         # starts. Which of both is meant is not said: whichever takes less time.
@@ -198,13 +200,14 @@ class RunningScript(RunningJob):
         wanted = {name: value for name, value in megatron.variables(
             plan.configuration, plan.inputs.job, cluster.device.name).items()
             if launch.command.variables.get(name, UNSET.get(name)) != value}
-        own = placed_beside(self.path, launch.launcher) is not None  # it orders its nodes itself
+        # it orders its nodes itself
+        own = placed_beside(launch.source, launch.launcher) is not None
         other = own or "ranks" in listed or len(found.at) != cluster.size
-        text = None if other else edit_script.edited(
-            launch.text, change, table, edit_script.Head(
+        text = None if other or launch.source.capture else edit_script.edited(
+            launch.source.text, change, table, edit_script.Head(
                 launch.command.variables, wanted, ORDER if "hosts" in listed else ""),
             partial(edit_script.stands, launch=launch, flags=change, table=table))
-        name, given = os.path.basename(self.path), dict(launch.given)
+        name, given = os.path.basename(self.path), {**launch.given}
         if text is None:
             # It hands its own arguments to the program, and needs none of the old script's.
             given = {key: value for key, value in given.items() if not key.isdigit()}
@@ -212,7 +215,8 @@ class RunningScript(RunningJob):
             text, name = remade(launch, plan, arguments.applied(self.given, change), marked, found,
                                 (title,)), NAME
         files = {name: text, **listed}
-        self._check(plan, files, followed(files[name], launch.where, given, launch.folder), found,
+        new = ScriptText(files[name], launch.source.path)
+        self._check(plan, files, followed(new, launch.where, given), found,
                     self._beside_idle(order, found))
         return files
 

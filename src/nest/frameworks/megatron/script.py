@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nest.errors import InputError
+from nest.frameworks.capture.document import ScriptText, refuse_variables, script_text
+from nest.frameworks.capture.stand_in import directives, options_of, slurm
 from nest.frameworks.hosts import Placed, hosts_beside, listed_beside
 from nest.frameworks.megatron import read as megatron
 from nest.frameworks.settings import arguments_of, known
 from nest.frameworks.text.shell import ShellCommand, ShellScript
 from nest.inputs.configuration import Configuration
-from nest.inputs.files import read_text, yaml_text
+from nest.inputs.files import yaml_text
 from nest.inputs.job import Job
 from nest.inputs.model import Model
 from nest.units import shorten
@@ -25,6 +27,8 @@ OTHERS = ("pretrain_bert", "pretrain_t5", "pretrain_vlm", "pretrain_ict", "pretr
 """Programs of Megatron-LM that train other models than GPT's."""
 SHOWING = ("echo", "printf", "cat", "logger", "tee", "set", "export")
 """Commands that run nothing of their words."""
+STARTED = (".sh", ".slurm", ".sbatch", ".bash")
+"""Suffixes of scripts that others start."""
 OTHER_SOFTWARE = {"megatron sft": "ms-swift", "megatron pt": "ms-swift", "swift": "ms-swift",
                   "llamafactory-cli": "LLaMA-Factory", "axolotl": "Axolotl",
                   "accelerate launch": "Hugging Face Accelerate", "nemo": "NeMo"}
@@ -36,10 +40,10 @@ _PER_HOST = ("-npernode", "--npernode", "-ppn", "--ppn", "-perhost", "-N", "--N"
 _PER_NODE = re.compile(
     r"^--?(?:nproc[-_]per[-_]node|num[-_]gpus|ntasks-per-node|gpus-per-node|gres)$")
 _NODES = re.compile(r"^--?(?:nnodes|num[-_]nodes|nodes|N)$")
-_SBATCH = re.compile(r"^#SBATCH\s+(.*)", re.MULTILINE)
-_SLURM = {"SLURM_NNODES": "nodes", "SLURM_JOB_NUM_NODES": "nodes", "SLURM_GPUS_PER_NODE": "each",
-          "SLURM_GPUS_ON_NODE": "each"}
-"""Variables that Slurm sets, and what of a launcher they say."""
+_SLURM = {"SLURM_NNODES": "--nodes", "SLURM_JOB_NUM_NODES": "--nodes",
+          "SLURM_NTASKS_PER_NODE": "--ntasks-per-node", "SLURM_GPUS_PER_NODE": "--gpus-per-node",
+          "SLURM_GPUS_ON_NODE": "--gpus-per-node"}
+"""Variables that Slurm sets, and the options that say the same."""
 
 
 class Reading(NamedTuple):
@@ -62,13 +66,11 @@ class Reading(NamedTuple):
 class Launch(NamedTuple):
     """A launch script, followed up to the command that trains."""
 
-    text: str
+    source: ScriptText
     where: str
     """Its name, for messages."""
     given: Mapping[str, str]
     """Variables of the environment."""
-    folder: Path | None
-    """Of the script."""
     script: ShellScript
     command: ShellCommand
     marked: tuple[str, ...]
@@ -82,7 +84,10 @@ class Launch(NamedTuple):
         return tuple(self.script.plain(word) for word in self.marked)
 
 
-def opened(path: str | os.PathLike[str], variables: Mapping[str, str] | None = None) -> Launch:
+def opened(
+    path: str | os.PathLike[str], variables: Mapping[str, str] | None = None,
+    launch: int | None = None,
+) -> Launch:
     """Follow a launch script; see :func:`read`.
 
     Raises
@@ -90,52 +95,50 @@ def opened(path: str | os.PathLike[str], variables: Mapping[str, str] | None = N
     InputError : no such file, or no command of Megatron-LM in it.
     """
     where = shorten(os.fspath(path), 300)[1:-1]
-    return followed(read_text(path), where, variables or {}, Path(os.fspath(path)).parent)
+    source = script_text(path, launch)
+    if source.capture is not None:
+        refuse_variables(where, variables or ())
+    return followed(source, where, variables or {})
 
 
-def followed(
-    text: str, where: str, given: Mapping[str, str], folder: Path | None = None
-) -> Launch:
+def followed(source: ScriptText, where: str, given: Mapping[str, str]) -> Launch:
     """Follow the text of a launch script.
 
     Parameters
     ----------
-    text, where : of the script, and its name.
+    source, where : of the script, and its name.
     given : variables of the environment.
-    folder : of the script.
 
     Raises
     ------
     InputError : no command of Megatron-LM in it, or values that it does not say.
     """
-    allocated = _found(_allocated(text))
-    slurm = {name: allocated[key] for name, key in _SLURM.items()
-             if allocated.get(key, "").isdecimal()}
-    script = ShellScript(text, where, {**slurm, **given}, folder=folder)
+    script = ShellScript(source.text, where, {**slurm(source.text), **given},
+                         captured=source.capture is not None)
     command = _command(script, where)
     at = _program(command)
     program = os.path.basename(command.words[at])
     if program.removesuffix(".py") in OTHERS:
         raise InputError(f"{where}: line {command.line}: got {shorten(program)}; allowed: programs "
                          "that train GPT models, as pretrain_gpt.py")
-    return Launch(text, where, given, folder, script, command,
+    return Launch(source, where, given, script, command,
                   tuple(_known(script, command.words[at + 1:])), _launcher(command, script))
 
 
 def read(
     path: str | os.PathLike[str], *, devices: int | None = None, vocab: int | None = None,
     stack: str | None = None, variables: Mapping[str, str] | None = None,
-    ignore: Sequence[str] = (),
+    ignore: Sequence[str] = (), launch_number: int | None = None,
 ) -> Reading:
     """:func:`nest.read` of a launch script of Megatron-LM, or of a file with its command line."""
-    launch = opened(path, variables)
+    launch = opened(path, variables, launch_number)
     where = launch.where
     names = tuple(one.removeprefix("--") for one in ignore)
     words = launch.words
     world = devices or world_of(launch.launcher, where)
     found = megatron.described(
         words, world, name=name_of(path), vocab=vocab, stack=stack, ignored=names,
-        places=placed_beside(path, launch.launcher))
+        places=placed_beside(launch.source, launch.launcher))
     plain = {"model": found.model, "job": found.job, "configuration": found.configuration}
     title = f"# Read from {os.path.basename(where)}, line {launch.command.line}; {world} devices.\n"
     return Reading(
@@ -164,10 +167,7 @@ def _command(script: ShellScript, where: str) -> ShellCommand:
                          f"{shorten(script.plain(lost.words[0]))}; allowed: a \\ at the end of the "
                          "line before it, without spaces behind")
     if len({_compared(script, command) for command in found}) > 1:
-        lines = ", ".join(str(line) for line in dict.fromkeys(one.line for one in found[:20]))
-        raise InputError(f"{where}: several commands train a model (lines {lines}); allowed: one; "
-                         "set the variables that choose by --set NAME=VALUE, or leave only one in "
-                         "a copy of the script")
+        script.refuse_several(one.line for one in found)
     return found[-1]
 
 
@@ -180,8 +180,14 @@ def _other_software(script: ShellScript, commands: Iterable[ShellCommand]) -> st
                 return (f"line {command.line}: got a command of {software} ({shorten(text)}), "
                         "whose model is in other files; price it by nest evaluate MODEL CLUSTER "
                         "with --tp, --pp, --ep, --global-batch and so on")
+    for command in commands:
+        started = next((word for word in command.words if word.endswith(STARTED)), None)
+        if started is not None:
+            name = shorten(script.plain(started))
+            return (f"line {command.line}: it starts another script, {name}; allowed: that script, "
+                    f"or what `nest capture -- bash {os.path.basename(script.where)}` records")
     return ("no command found that starts a program (*.py) with --num-layers; allowed: a launch "
-            "script or a command line of Megatron-LM")
+            "script or a command line of Megatron-LM, or what `nest capture` records")
 
 
 def _compared(script: ShellScript, command: ShellCommand) -> tuple[object, ...]:
@@ -250,12 +256,11 @@ def _known(script: ShellScript, words: Sequence[str]) -> list[str]:
 
 def _launcher(command: ShellCommand, script: ShellScript) -> dict[str, str]:
     """Nodes, devices of each, and all devices, as the launcher or Slurm's lines say them."""
-    pairs = [pair for text in script.texts for pair in _allocated(text)]
-    for one in script.commands:
-        if one.words[0] == "sbatch":
-            pairs += _options(one.words)
+    pairs = [(option, value) for name, option in _SLURM.items()
+             if (value := command.variables.get(name, "")).isdecimal()]
+    pairs += directives(script.script)
     before = (*command.outer, *command.words[:_program(command)])
-    allocated, pairs = pairs, [*pairs, *_options(before)]
+    allocated, pairs = pairs, [*pairs, *options_of(before)]
     found = _found(pairs)
     names = [word.rpartition("/")[2] for word in before]
     if not {*names} & {"torchrun", "deepspeed", "torch.distributed.launch",
@@ -286,27 +291,13 @@ def _started(
         return {}
     slurm, found = names[at] == "srun", {}
     end = next((n for n, name in enumerate(names[at:], at) if name in ("bash", "sh")), None)
-    for name, value in (*(pairs if slurm else ()), *_options(words[at:end])):
+    for name, value in (*(pairs if slurm else ()), *options_of(words[at:end])):
         if name in _ALL[slurm]:
             found["all"] = value
         elif slurm and name == "--ntasks-per-node" or not slurm and (
                 name in _PER_HOST or value.startswith("ppr:")):
             found["each"] = value.split(":")[1] if value.startswith("ppr:") else value
     return found
-
-
-def _allocated(text: str) -> list[tuple[str, str]]:
-    """Options of Slurm in the comments of a script, and their values."""
-    return [pair for line in _SBATCH.findall(text) for pair in _options(line.split())]
-
-
-def _options(words: Sequence[str]) -> list[tuple[str, str]]:
-    pairs = []
-    for n, word in enumerate(words):
-        name, equals, value = word.partition("=")
-        if name.startswith("-"):
-            pairs.append((name, value if equals else words[n + 1] if n + 1 < len(words) else ""))
-    return pairs
 
 
 def _found(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
@@ -336,9 +327,9 @@ def world_of(launcher: Mapping[str, str], where: str) -> int:
     return int(launcher["each"]) * int(launcher.get("nodes", "1"))
 
 
-def placed_beside(path: str | os.PathLike[str], launcher: Mapping[str, str]) -> Placed | None:
+def placed_beside(source: ScriptText, launcher: Mapping[str, str]) -> Placed | None:
     """Places in the files that an exported script reads; None: ranks are in order."""
-    text = read_text(path)
+    text, path = source.written, source.path
     found = listed_beside(text, path, int(launcher.get("each", "1")))
     if found is None and (found := hosts_beside(text, path)) == tuple(range(len(found or ()))):
         return None

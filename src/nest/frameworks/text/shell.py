@@ -1,644 +1,458 @@
-"""A launch script's commands, read as text: its variables are followed, and nothing is executed.
+"""A launch script's commands, read as text as far as it says them for certain; nothing is executed.
 
-The script is run on its text: statements whose effect is known exactly change the variables, a
-statement that may run or not, or how often is not known, makes every variable that it changes
-unknown, and what could change any variable (a file that is not there, ``eval`` of an unknown text)
-makes all of them unknown. An unknown value remembers its line and text; it is an error only where
-the result depends on it. The user may give it (``--set NAME=VALUE``).
-
-Not looked at: files (tests of them, patterns of their names), what programs print, the environment
-but for what the user gives. A command that no function of the script names changes no variable.
+Followed: assignments, arrays, defaults, quotes, continued lines, ``export``, ``set --``, ``shift``,
+and ``if`` with one plain comparison. Everything else that may set a variable makes it unknown: a
+command's output, arithmetic, a loop, a function, another test, ``eval``, a file that is sourced. An
+unknown value remembers its line and text; it is an error only where the result depends on it, and
+`nest capture` or a log says it then. Where a command may run or not, it is taken as run.
 """
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import NoReturn
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, NoReturn
 
 from nest.errors import InputError
-from nest.frameworks.text.shell_flow import Flow, ShellCommand, Status
-from nest.frameworks.text.shell_reader import parsed
 from nest.frameworks.text.shell_tree import (
-    CLOSE,
     DEEPEST,
-    MARK,
-    OPEN,
-    Assign,
-    Function,
-    Redirect,
-    ShellState,
-    Simple,
-    Unknown,
-    Value,
+    NAME,
+    Commands,
+    ShellArray,
+    ShellBlock,
+    ShellSimple,
+    parsed,
 )
-from nest.frameworks.text.shell_words import SYSTEM
-from nest.inputs.files import read_text
+from nest.frameworks.text.shell_words import (
+    CLOSE,
+    INSTEAD,
+    MARK,
+    MOST_STEPS,
+    OPEN,
+    Unknown,
+    Words,
+)
 from nest.units import shorten
 
 __all__ = ["MARK", "ShellCommand", "ShellScript", "Unknown"]
 
 LONGEST_SCRIPT = 2**20
 """Characters of a script."""
-MOST_FILES = 20
-"""Scripts that one script sources or starts."""
-CAPTURE = "xargs -0 printf '%q ' < /proc/PID/cmdline > FILE"
-"""How to get the command line of a job that runs, quoted."""
-STARTING = ("bash", "sh", "sbatch", "zsh")
-"""Commands that start a script."""
-STARTED = (".sh", ".slurm", ".sbatch", ".bash")
-"""Suffixes of scripts that they start."""
 ENVIRONMENTS = re.compile(
     r"(?:^|/)(?:bin/activate|conda\.sh|\.bashrc|\.(?:bash_)?profile)$|^/(?:etc|usr|opt)/")
 """Files by which a script prepares the environment of its programs; as the user's environment, they
 set no variable that is not given."""
-WRAPPERS = ("nohup", "numactl", "exec", "env", "time", "stdbuf", "nice", "taskset", "timeout",
-            "srun", "mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prun", "aprun", "jsrun",
-            "ssh", "pdsh", "clush", "singularity", "apptainer", "docker", "sudo", "flock", "xargs")
-"""Commands that start the command in their words."""
-_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _BLANK = re.compile(r"<([A-Za-z](?:[\w.,/-]|[ \t](?=\S))*)>(?=[\s\"']|$)", re.ASCII)
 """What the user of a published script is to fill in: <path to the data>."""
-_SLURM = re.compile(r"SLURM_\w+", re.ASCII)
-_TAKEN = ("read", "mapfile", "readarray", "getopts", "wait", "printf", "coproc")
-"""Commands that set variables which their words name."""
-_LOOKING = ("cat", "ls", "chmod", "head", "tail", "wc", "grep", "dirname", "realpath")
-_COPYING = ("cp", "mv", "ln", "rsync", "scp")
-"""Commands that write no file among their words, or only the last one."""
-_SHELL_OPTIONS = ("lastpipe", "nullglob", "failglob", "expand_aliases", "nocasematch",
-                  "assoc_expand_once", "localvar_inherit", "localvar_unset")
-"""Options of ``shopt`` that change what a script means in a way that is not followed."""
 _OTHER_SHELL = re.compile(r"#![^\n]*\b(zsh|fish|t?csh|python[\d.]*|perl)\b")
+_ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\[[^\]]*\])?(\+?)=", re.ASCII)
+_SETTING = ("export", "declare", "typeset", "local", "readonly")
+_NAMING = ("read", "mapfile", "readarray", "getopts", "printf", "wait", "unset", "let", "((")
+"""Commands whose words name variables that they set."""
+_UNFOLLOWED = ("eval", "source", ".", "alias", "trap", "enable", "shopt")
+"""Commands after which any variable may be another one, or that change what all others mean."""
+_SWITCHES = {"lastpipe", "nullglob", "failglob", "expand_aliases", "nocasematch",
+             "assoc_expand_once", "localvar_inherit", "localvar_unset"}
+"""Options of ``shopt`` that do."""
+_NUMBERS = {"-eq": int.__eq__, "-ne": int.__ne__, "-gt": int.__gt__, "-ge": int.__ge__,
+            "-lt": int.__lt__, "-le": int.__le__}
 
 
-class ShellScript(Flow):
+class ShellCommand(NamedTuple):
+    """A command of a script with its words as they would be run."""
+
+    line: int
+    words: tuple[str, ...]
+    variables: Mapping[str, str]
+    """Variables of the environment, and those set in front of the command."""
+    outer: tuple[str, ...] = ()
+    """Words of the command that runs the text with this one."""
+
+
+class ShellScript(Words):
     """The commands and variables of a script.
 
     Parameters
     ----------
     text : of the script.
     where : its name, for messages.
-    given : variables of the environment.
+    given : variables of the environment; "1", "2", ...: arguments. They stand for what is unknown.
     outer : the script whose command runs this text; unknown values are numbered on from its own.
-    folder : of the script; scripts that it sources or starts are followed if they lie there.
     line : of all of it, where it is a text of a command.
+    captured : its lines are launches of a document of `nest capture`.
 
     Raises
     ------
-    InputError : not a text of a script, or one that is longer or nested deeper than allowed, or
-        with what changes the meaning of all others.
+    InputError : not a text of a script, or one that is longer or nested deeper than allowed.
     """
 
     def __init__(
         self, text: str, where: str, given: Mapping[str, str] | None = None,
-        outer: ShellScript | None = None, folder: Path | None = None, line: int | None = None,
+        outer: ShellScript | None = None, line: int | None = None, captured: bool = False,
     ) -> None:
-        given = given or {}
-        super().__init__(where, [] if outer is None else outer.unknown, ShellState())
-        self.given = dict(given) if outer is None else outer.given
-        self.folder = folder
-        self.texts: list[str] = []
-        self.made: set[str] = set()
-        """Names of files that commands may have written."""
-        self._outer: tuple[str, ...] = ()
-        self._calls = 0
-        arguments: list[str] = []
-        while (number := str(len(arguments) + 1)) in given:
-            arguments.append(given[number])
-        state = self.state
-        state.values = {name: (value,) for name, value in given.items() if not name.isdecimal()}
-        state.exported = frozenset(state.values)
-        state.arguments = tuple(arguments)
-        if outer is not None:
-            state.rest = outer.state.rest
-            self.system = outer.system
+        super().__init__(where, given or {}, outer, "#SBATCH" in text)
+        self.captured, self.script = captured, text
+        self.commands: list[ShellCommand] = []
+        self.assumptions: dict[str, None] = {}
+        """Variables that decide something because they are not set."""
+        self._exported = {*self._values}
+        self._arrays: set[str] = set()
+        self._functions: dict[str, ShellBlock] = {}
+        self._ended, self._steps, self._depth = False, 0, 0
+        self._read(text, line, outer is not None)
+
+    def _read(self, text: str, line: int | None, marked: bool) -> None:
+        if len(text) > LONGEST_SCRIPT:
+            raise InputError(f"{self.where}: got {len(text)} characters; allowed: {LONGEST_SCRIPT}")
+        if "\0" in text or (not marked and (OPEN in text or CLOSE in text)):
+            raise InputError(f"{self.where}: got a character of no use in a script; allowed: text")
+        if shell := _OTHER_SHELL.match(text):
+            raise InputError(f"{self.where}: line 1: got a script of {shell[1]}; allowed: of bash "
+                             "or sh")
+        text = _BLANK.sub(lambda found: re.sub(r"\W+", "_", found[1]), text.replace("\r\n", "\n"))
         try:
-            self._text(text, line, outer is not None)
+            self._all(parsed(text, self.where, line))
         except RecursionError:
-            raise InputError(f"{where}: nested too deep; allowed: {DEEPEST}") from None
+            raise InputError(f"{self.where}: nested too deep; allowed: {DEEPEST}") from None
 
     @property
     def values(self) -> dict[str, list[str]]:
         """Texts of each variable at the end."""
-        return {name: [*value] for name, value in self.state.values.items()}
+        return {name: [*value] for name, value in self._values.items()}
 
     @property
     def exported(self) -> dict[str, str]:
         """Variables of the environment at the end."""
-        return self._environment()
+        return {name: " ".join(self._get(name, 1, f"${name}")) for name in sorted(
+            self._exported - self._arrays) if name in self._values}
 
-    def plain(self, text: str) -> str:
-        """A text with its unknown values as they stand in the script."""
-        return MARK.sub(lambda mark: self.unknown[int(mark[1])].text, text)
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """A note on what decided something because it is not set; none: nothing did."""
+        named = ", ".join(self.assumptions)
+        return (f"not set in the script, and empty in its tests: {named} (--set "
+                "NAME=VALUE)",) if named else ()
 
-    def need(self, text: str, what: str) -> str:
-        """A text that has to be known.
-
-        Raises
-        ------
-        InputError : it depends on what is not understood or not given; names line, text, variable
-            and the way out.
-        """
-        for one in self.unknowns(text):
-            plain = re.fullmatch(r"\$\{?(\w{1,60})\b[^$]*", one.text, re.ASCII)
-            name = plain[1] if plain else one.name
-            why = (f"is an argument of the script; give it by --set {name}=VALUE"
-                   if plain and name.isdecimal() else
-                   f"is not set in the script; give it by --set {name}=VALUE") if (
-                one.unset or plain and name == one.text.strip("${}")) else (
-                "is not understood, and nothing is executed; give "
-                + (f"{one.name} by --set {one.name}=VALUE" if one.name else "the value itself")
-                + f", or read the command line that runs ({CAPTURE})")
-            of = f"{one.name}, which depends on " if one.name and not one.unset and (
-                one.name != name) else ""
-            raise InputError(f"{one.where}: line {one.line}: {what} depends on {of}"
-                             f"{shorten(one.text)}, which {why}")
-        return text
-
-    def refuse(self, line: int, what: str) -> NoReturn:
-        """Say that a statement changes the meaning of others.
+    def _refuse(self, line: int, shown: str) -> NoReturn:
+        """Say that a command changes what others mean.
 
         Raises
         ------
         InputError : always.
         """
-        raise InputError(
-            f"{self.where}: line {line}: {shorten(what)} is not followed; allowed: a script "
-            f"without it, or the command line that runs ({CAPTURE})")
+        raise InputError(f"{self.where}: line {line}: {shorten(self.plain(shown))} is not "
+                         f"followed; {INSTEAD.format(self.where.rpartition('/')[2])}")
 
-    # ------------------------------------------------------------ texts
+    def refuse_several(self, lines: Iterable[int]) -> NoReturn:
+        """Say that several commands train.
 
-    def _text(self, text: str, line: int | None = None, marked: bool = False) -> Status:
-        if len(text) > LONGEST_SCRIPT:
-            raise InputError(f"{self.where}: got {len(text)} characters; allowed: {LONGEST_SCRIPT}")
-        if "\0" in text or (not marked and (OPEN in text or CLOSE in text)):
-            raise InputError(f"{self.where}: got a character of no use in a script; allowed: text")
-        if not marked:
-            if shell := _OTHER_SHELL.match(text):
-                raise InputError(f"{self.where}: line 1: got a script of {shell[1]}; allowed: of "
-                                 "bash or sh")
-            self.texts.append(text)
-            if "#SBATCH" in text:
-                self.system = re.compile(f"{SYSTEM.pattern}|{_SLURM.pattern}", re.ASCII)
-        text = _BLANK.sub(lambda found: re.sub(r"\W+", "_", found[1]), text.replace("\r\n", "\n"))
-        return self._list(parsed(text, self.where, line))
-
-    def _again(self, text: str, line: int) -> Status:
-        """A text that is read once more as commands; unknown parts may be any."""
-        found = self._text(text, line, marked=True)
-        if cause := self.hard(text):
-            self._lose_all(line, self.unknown[int(cause[1:-1])].text)
-            return None
-        return found
-
-    def _lose_all(self, line: int, text: str) -> None:
-        """Every variable becomes unknown."""
-        state = self.state
-        state.rest = self.mark(line, text)
-        for name in state.values:
-            if name in self.given:
-                state.values[name] = (self.given[name],)
-            else:
-                state.values[name] = (self.mark(line, text, name=name),)
-        if state.arguments:
-            state.arguments = None
-
-    def _environment(self) -> dict[str, str]:
-        return {name: " ".join(self.get(name, 1, f"${name}")) for name in sorted(
-            self.state.exported - self.state.arrays) if name in self.state.values}
+        Raises
+        ------
+        InputError : always.
+        """
+        shown = ", ".join(map(str, [*dict.fromkeys(lines)][:20]))
+        if self.captured:
+            raise InputError(f"{self.where}: launches {shown} train a model; allowed: one of them, "
+                             "by --launch N")
+        raise InputError(f"{self.where}: several commands train a model (lines {shown}); allowed: "
+                         "one in a copy of the script, or the one that `nest capture -- bash "
+                         f"{self.where.rpartition('/')[2]}` records")
 
     # ------------------------------------------------------------ commands
 
-    def _redirect(self, redirects: Iterable[Redirect], line: int) -> None:
-        for one in redirects:
-            if "{" in one.mark:
-                self.lose(one.mark.strip("{}<>&|"), line, one.mark)
-            if one.mark not in ("<<", "<<-"):
-                self.made.add(self.plain(self.text(one.target, line)).rpartition("/")[2])
+    def _all(self, commands: Commands) -> None:
+        for one in commands:
+            self._steps += 1
+            if self._steps > MOST_STEPS:
+                raise InputError(f"{self.where}: line {one.line}: more than {MOST_STEPS} commands")
+            if self._ended:
+                return
+            if isinstance(one, ShellSimple):
+                self._simple(one)
+            elif one.kind == "{":
+                self._all(one.bodies[0])
+            elif one.kind == "function":
+                self._functions[one.name] = one
+            elif one.kind != "if" or self._loose or not self._chosen(one):
+                self._may(one, one.text)
 
-    def _simple(self, node: Simple) -> Status:
+    def _may(self, block: ShellBlock, text: str) -> None:
+        """Commands that may run, or several times: what they set is unknown before them too."""
+        kept, ended = self._loose, self._ended
+        self._loose = kept or self._mark(block.line, text)
+        commands, functions = [*self.commands], {**self._functions}
+        for _ in range(10):
+            before = {**self._values}
+            self.commands = [*commands]
+            if block.name and block.kind != "function":
+                self._lose(block.name, block.line, text)
+            for body in (*block.tests, *block.bodies):
+                self._all(body)
+                self._ended = ended
+            if before == self._values:
+                break
+        else:
+            self._lose_all(block.line, text)
+        self._loose = kept
+        if any(self._functions.get(name) is not one for name, one in functions.items()) or (
+                len(functions) < len(self._functions)):
+            self._functions = {name: one._replace(line=-1) for name, one in self._functions.items()}
+
+    def _chosen(self, block: ShellBlock) -> bool:
+        """Follow an ``if`` whose tests are decided; False: one is not."""
+        assumed: dict[str, None] = {}
+        for test, body in zip(block.tests, block.bodies, strict=False):
+            holds = self._holds(test, assumed)
+            if holds is None:
+                return False
+            if not holds:
+                continue
+            kept, count = {**self._values}, len(self.commands)
+            self._all(body)
+            if not (assumed and self._ended) or any(
+                    ".py" in word for one in self.commands[count:] for word in one.words):
+                self.assumptions |= assumed
+                return True
+            # It only ends the script, because a variable of the user is not given.
+            self._values, self._ended = kept, False
+            del self.commands[count:]
+            return True
+        self.assumptions |= assumed
+        if len(block.bodies) > len(block.tests):
+            self._all(block.bodies[-1])
+        return True
+
+    def _holds(self, test: Commands, assumed: dict[str, None]) -> bool | None:
+        """Whether a plain comparison holds; None: it is none, or not known."""
+        if len(test) != 1 or not isinstance(test[0], ShellSimple):
+            return None
+        words = [word for word in test[0].words if isinstance(word, str)]
+        if len(words) != len(test[0].words) or words[0] not in ("[", "[[", "test"):
+            return None
+        if {"[": "]", "[[": "]]"}.get(words[0], "") != (words[-1] if words[0] != "test" else ""):
+            return None
+        double, inner = words[0] == "[[", words[1:-1] if words[0] != "test" else words[1:]
+        if len(inner) not in (2, 3) or double and any(map(_ASSIGNED.fullmatch, inner)):
+            return None
+        pattern = double and len(inner) == 3 and re.search(r"[*?\[(]", inner[2])
+        texts = [[self._text(word, test[0].line)] if double else self._fields(word, test[0].line)
+                 for word in inner]
+        if pattern or any(len(one) != 1 or self.hard(one[0]) for one in texts):
+            return None
+        unset = {one.name: None for text in texts for one in self.unknowns(text[0])}
+        mark, *flat = (self.soft(text[0]) for text in texts)
+        if unset and not double and any(re.match(r"\$|\w*\$\{", word) for word in inner) and (
+                mark != "-z"):
+            return None  # a word that is not there
+        found: bool | None = None
+        if len(flat) == 1 and mark in ("-z", "-n"):
+            found = (flat[0] == "") == (mark == "-z")
+        elif len(flat) == 2:
+            left, (mark, right) = mark, flat
+            if mark in ("=", "==", "!="):
+                found = (left == right) == (mark != "!=")
+            elif mark in _NUMBERS and all(re.fullmatch(r"-?(?:0|[1-9]\d{0,17})", one)
+                                          for one in (left, right)):
+                found = _NUMBERS[mark](int(left), int(right))
+        if found is not None:
+            assumed |= unset
+        return found
+
+    def _simple(self, node: ShellSimple) -> None:
         line = node.line
-        if node.words[:1] in (("[",), ("test",)) and node.words[0] not in self.state.functions:
-            return self._tested(lambda tests: self._bracket(tests, node), line, " ".join(
-                map(str, node.words)))
-        words = [field for word in node.words for field in (
-            [self.assignment(word, line)] if isinstance(word, Assign)
-            else self.fields(word, line))]
-        arrays = {word.text: word for word in node.words if isinstance(word, Assign)}
-        self._redirect(node.redirects, line)
-        # A variable that is not set is no word; as a value it keeps its mark.
-        first = next((n for n, word in enumerate(words) if self.soft(word)), len(words))
-        words = words[first:]
-        if not words:
-            for one in node.assigns:
-                self.assign(one, line)
-            ran = any("$(" in str(one.value) or "`" in str(one.value) for one in node.assigns)
-            self._cause, self._shown = "", " ".join(one.text for one in node.assigns)
-            return None if ran else True
-        kept = {one.name: self.state.values.get(one.name) for one in node.assigns}
-        exported = self.state.exported
-        for one in node.assigns:
-            self.assign(one, line)
-            self.state.exported |= {one.name}
-        status = self._run(words, arrays, line)
-        for name, value in kept.items():
-            if words[0] in ("eval", "source", ".", "declare", "export", "local", "readonly",
-                            "typeset", "unset") or words[0] == "read" and name in words:
-                self.lose(name, line, " ".join(map(self.plain, words[:3])))
-            elif value is None:
-                self.state.values.pop(name, None)
-            else:
-                self.state.values[name] = value
-        if node.assigns:
-            self.state.exported = exported
-        return status
-
-    def assignment(self, one: Assign, line: int) -> str:
-        """An assignment among words, kept for what it declares."""
-        return one.text if isinstance(one.value, tuple) or one.at is not None else (
-            f"{one.name}{'+' * one.more}={self.text(one.value, line)}")
-
-    def assign(self, one: Assign, line: int) -> None:
-        """``NAME=VALUE``."""
-        name = one.name
-        if isinstance(one.value, tuple):
-            listed: list[str] = []
-            for word in one.value:
-                fields = self.fields(word, line)
-                if re.match(r"\[[^\]]*\]\+?=", word) or (
-                        any(re.search(r"^[^\[]*[*?]", one) for one in fields)
-                        and not re.fullmatch(r"\"[^\"]*\"|'[^']*'", word)):
-                    self.lose(name, line, one.text)
-                    return
-                listed += fields
-            before = self.get(name, line, f"${name}") if one.more and (
-                name in self.state.values or self.state.rest) else ()
-            self.put(name, (*before, *listed), line)
-            self.state.arrays |= {name}
+        for name in node.changes:
+            self._lose(name, line, f"{{{name}}}>")
+        words = node.words
+        at = next((n for n, word in enumerate(words) if isinstance(word, str)
+                   and not _ASSIGNED.match(word)), len(words))
+        if at == len(words):
+            for word in words:
+                self._assign(word, line)
             return
-        text = self.text(one.value, line)
-        there: Value = self.state.values.get(name, ())
-        if not there and self.state.rest:
-            there = self.get(name, line, f"${name}")
-        if one.at is None:
-            self.put(name, ((there[0] if there and one.more else "") + text, *there[1:])
-                     if there and (one.more or len(there) > 1) else (text,), line)
+        if words[0] in ("[[", "((", "!"):
+            if words[0] == "((":
+                self._lose_changed(f"$(({words[1]}))", line)
+            elif words[0] == "[[":
+                for word in words[1:-1]:
+                    self._text(str(word), line)
             return
-        self.state.arrays |= {name}
-        number = self.arithmetic(one.at, one.text, line)
-        if MARK.search(number) or any(map(MARK.search, there)) or not (
-                0 <= int(number) <= len(there)) or name in self.state.odd:
-            self.lose(name, line, one.text)
+        first = str(words[at])
+        shown = [word if isinstance(word, str) else f"{word.name}=(...)" for word in words[at:]]
+        declared = first in _SETTING
+        found = [field for word in words[at:] for field in (
+            [word] if isinstance(word, str) and declared and _ASSIGNED.match(word)
+            else self._fields(word, line) if isinstance(word, str) else [word.name])]
+        while found and not self.soft(found[0]):  # a variable that is not set is no word
+            found.pop(0)
+        given = {}
+        for word in words[:at]:
+            if isinstance(word, ShellArray) or not (match := _ASSIGNED.match(word)) or match[2]:
+                self._lose(word.name if isinstance(word, ShellArray) else word.partition("[")[0],
+                           line, " ".join(shown))
+                continue
+            given[match[1]] = self._text(word[match.end():], line)
+        if not found:
+            for name in given:
+                self._put(name, (given[name],), line)
             return
-        changed = [*there, ""][:max(len(there), int(number) + 1)]
-        changed[int(number)] = (changed[int(number)] if one.more else "") + text
-        self.put(name, tuple(changed), line)
+        if found[0] in self._functions or found[0] in (*_SETTING, *_UNFOLLOWED, "unset"):
+            for name in given:
+                self._lose(name, line, " ".join(shown))
+        self._run(found, words[at:], given, line, " ".join(shown))
 
-    def _run(self, words: list[str], arrays: Mapping[str, Assign], line: int) -> Status:
+    def _assign(self, word: str | ShellArray, line: int) -> None:
+        """``NAME=VALUE``, ``NAME=(WORDS)``."""
+        if isinstance(word, ShellArray):
+            found = [(field, one) for one in word.words for field in self._fields(one, line)]
+            if any(re.match(r"\[[^\]]*\]\+?=", one) or re.search(r"^[^\[]*[*?]", field)
+                   and not re.fullmatch(r"\"[^\"]*\"|'[^']*'", one) for field, one in found):
+                self._lose(word.name, line, f"{word.name}=(...)")
+                return
+            before = self._get(word.name, line, f"${word.name}") if word.more and (
+                word.name in self._values or self._rest) else ()
+            self._put(word.name, (*before, *(field for field, _ in found)), line)
+            self._arrays.add(word.name)
+            return
+        match = _ASSIGNED.match(word)
+        assert match is not None
+        name, there = match[1], self._values.get(match[1], ())
+        text = self._text(word[match.end():], line)
+        if match[2] or len(there) > 1 or match[3] and not there and self._rest:
+            self._lose(name, line, word)
+        else:
+            self._put(name, ("".join(there[:match[3] == "+"]) + text,), line)
+
+    def _run(
+        self, words: list[str], written: Sequence[str | ShellArray], given: Mapping[str, str],
+        line: int, shown: str,
+    ) -> None:
         """A command with its words as they would be run."""
-        while words[0] in ("command", "builtin") and len(words) > 1 and words[1][:1] != "-":
+        while words[0] in ("command", "builtin") and len(words) > 1:
             words = words[1:]
         name = words[0]
-        self._cause, self._shown = "", self.plain(" ".join(words[:6]))
-        if name in self.state.functions:
-            return self._call(name, words[1:], line)
-        known = _BUILTINS.get(name)
-        if known is not None:
-            return known(self, words, arrays, line)
-        if name in ("eval", "source", ".", "exec"):
-            return self._handed(name, words, line)
-        if name.rpartition("/")[2] in ("xargs", "parallel"):  # they add words
-            words = [*words, self.mark(line, self.plain(" ".join(words[:3])))]
-        self._record(words, line)
-        if self.hard(name):  # it may be any command
-            self._lose_all(line, self.unknown[int(MARK.search(self.hard(name))[1])].text)  # type: ignore[index]
-            return None
-        if name in _TAKEN:
-            return self._named(words, line)
-        if name not in _LOOKING:
-            self.made |= {self.plain(word).rpartition("/")[2]
-                          for word in (words[-1:] if name in _COPYING else words[1:])}
-        if name in STARTING or name.rpartition("/")[2] in (*STARTING, *WRAPPERS):
-            self._started(words, line)
-        return None
+        if name in self._functions:
+            self._called(self._functions[name], line, shown)
+        elif name in _SETTING:
+            self._declared(words, written, line)
+        elif name in _NAMING:
+            self._named(words, line, shown)
+        elif name in ("exit", "return", "exec"):
+            if name == "exec" and len(words) > 1:
+                self._record(words[1:], given, line)
+            self._ended = name != "exec" or len(words) > 1
+        elif name == "set":
+            self._set(words, line)
+        elif name == "shift":
+            count = int("".join(words[1:2]) or 1) if re.fullmatch(r"\d{0,3}", "".join(words[1:2])) \
+                else 0
+            there = self._arguments
+            if self._loose or there is None or not count or any(map(MARK.search, there[:count])):
+                self._arguments = None
+            else:
+                self._arguments = there[count:]
+                self._shifted += count
+        elif name in _UNFOLLOWED:
+            if name == "eval":
+                self._read(text := " ".join(words[1:]), line, True)
+                if self.hard(text):
+                    self._lose_all(line, shown)
+            elif name in ("source", "."):
+                if not ENVIRONMENTS.search(self.plain("".join(words[1:2]))):
+                    self._lose_all(line, shown)
+            elif name == "enable" or name == "shopt" and {*words} & _SWITCHES or (
+                    name == "trap" and len(words) > 2 and words[1] not in ("-", "")
+                    and not {*words[2:]} <= {"EXIT", "0"}):
+                self._refuse(line, shown)
+        elif name not in (":", "true", "false"):
+            self._record(words, given, line)
+            if self.hard(name) == name:  # it may be any command
+                self._lose_all(line, self.plain(shown))
 
-    def _record(self, words: Sequence[str], line: int) -> None:
-        self.commands.append(ShellCommand(line, tuple(words), self._environment(), self._outer))
+    def _record(self, words: Sequence[str], given: Mapping[str, str], line: int) -> None:
+        self.commands.append(ShellCommand(line, tuple(words), {**self.exported, **given}))
 
-    def _call(self, name: str, arguments: Sequence[str], line: int) -> Status:
-        node = self.state.functions[name]
-        if not isinstance(node, Function):
-            self._lose_all(line, name)
-            return None
-        self._calls += 1
-        if self._calls > DEEPEST:
+    def _called(self, function: ShellBlock, line: int, shown: str) -> None:
+        """A function: what it sets is unknown, and its arguments are."""
+        self._depth += 1
+        if self._depth > DEEPEST:
             raise InputError(f"{self.where}: line {line}: functions that call each other more than "
                              f"{DEEPEST} deep")
-        kept = self.state.arguments
-        self.state.arguments = tuple(arguments)
-        self.state.saved = (*self.state.saved, {})
-        status = self._returning(lambda: self._node(node.body), line)
-        self.state.arguments = kept
-        *saved, hidden = self.state.saved
-        self.state.saved = tuple(saved)
-        for one, value in hidden.items():
-            if value is None:
-                self.state.values.pop(one, None)
-            else:
-                self.state.values[one] = value
-        self._calls -= 1
-        return status
-
-    def _returning(self, run: Callable[[], Status], line: int) -> Status:
-        """Run what ``return`` leaves."""
-        loops, self._loops = self._loops, []
-        self._returns.append([])
-        status = run()
-        waiting = self._returns.pop()
-        self._loops = loops
-        if self.state.ended == "return":
-            self.state.ended = ""
-        if waiting:
-            for state in waiting:
-                state.ended = ""
-            self.state = self._merged(
-                [*([] if self.state.ended else [self.state]), *waiting], line)
-            status = None
-        return status
-
-    def _handed(self, name: str, words: list[str], line: int) -> Status:
-        if name == "eval":
-            return self._again(" ".join(words[1:]), line)
-        if name == "exec":
-            if len(words) > 1:
-                self._record(words[1:], line)
-                self._started(words[1:], line)
-                self.state.ended = "exit"
-            return True
-        if len(words) < 2:
-            return False
-        self._record(words, line)
-        path = self._beside(words[1])
-        if path is None:
-            if not ENVIRONMENTS.search(self.plain(words[1])):
-                self._lose_all(line, self.plain(" ".join(words)))
-            return None
-        kept, arguments = self.where, self.state.arguments
-        self.where = str(path)
-        if len(words) > 2:
-            self.state.arguments = tuple(words[2:])
-        # As a function: return leaves it.
-        status = self._returning(lambda: self._text(read_text(path)), line)
-        self.where = kept
-        if len(words) > 2:
-            self.state.arguments = arguments
-        return status
-
-    def _beside(self, name: str) -> Path | None:
-        """A script of the same folder or below, which nothing has written before."""
-        file = MARK.sub("\0", name).rpartition("\0")[2].lstrip("/" if MARK.search(name) else "")
-        if self.folder is None or not file or len(self.texts) > MOST_FILES or (
-                os.path.basename(file) in self.made):
-            return None
-        folder = Path(os.path.realpath(self.folder))
-        path = Path(os.path.realpath(folder / file))
-        if not path.is_relative_to(folder) or not os.path.isfile(path):
-            return None
-        return self.folder / os.path.relpath(path, folder)
-
-    def _started(self, words: Sequence[str], line: int) -> None:
-        """A script of the same folder that a command starts, in a shell of its own."""
-        starts = [n for n, word in enumerate(words) if word.rpartition("/")[2] in STARTING]
-        for start in starts:
-            at = next((n for n, word in enumerate(words[start + 1:], start + 1)
-                       if word.endswith(STARTED)), None)
-            if at is None or "-c" in words[start:at]:
-                continue
-            self.made.discard(os.path.basename(words[at]))
-            path = self._beside(words[at])
-            if path is None:
-                continue
-            kept, where, outer = self.state, self.where, self._outer
-            loops, returns = self._loops, self._returns
-            self._loops, self._returns = [], []
-            environment = self._environment()
-            self.state = ShellState(
-                values={name: (value,) for name, value in environment.items()},
-                exported=frozenset(environment), arguments=tuple(words[at + 1:]), rest=kept.rest)
-            self.where, self._outer = str(path), (*outer, *words[:at])
-            self._text(read_text(path))
-            self.state, self.where, self._outer = kept, where, outer
-            self._loops, self._returns = loops, returns
-            return
-
-    # ------------------------------------------------------------ commands of the shell
-
-    def _named(self, words: Sequence[str], line: int) -> Status:
-        """A command that sets variables among its words, and of its own."""
-        name = words[0]
-        if name == "printf" and not any(word.startswith("-v") for word in words):
-            return True
-        if name == "wait" and "-p" not in words:
-            return None
-        if name == "getopts" and not self.arguments(line, "$@") and len(words) == 3:
-            self.put(words[2], ("?",), line)
-            self.state.values.pop("OPTARG", None)
-            return False
-        shown = self.plain(" ".join(words))
-        for word in words[1:]:
-            if self.hard(word):
-                self._lose_all(line, shown)
-                return None
-        for word in (*words[1:], *{"read": ("REPLY",), "mapfile": ("MAPFILE",),
-                                   "readarray": ("MAPFILE",), "getopts": ("OPTARG",)}.get(
-                                       name, ())):
-            if found := re.match(r"(?:-[a-zA-Z]*)?([A-Za-z_]\w*)(?:\[|$)", word, re.ASCII):
-                self.lose(found[1], line, shown)
-            if re.fullmatch(r"-\w+", word):
-                for at in range(2, len(word)):  # -aNAME
-                    if _NAME.fullmatch(word[at:]):
-                        self.lose(word[at:], line, shown)
-        return None
+        arguments, self._arguments = self._arguments, None
+        if function.line < 0:
+            self._lose_all(line, shown)
+        self._may(function._replace(line=line), shown)
+        self._arguments = arguments
+        self._depth -= 1
 
     def _declared(
-        self, words: Sequence[str], arrays: Mapping[str, Assign], line: int
-    ) -> Status:
-        """``export``, ``declare`` and their relatives."""
-        name = words[0]
-        if name == "local" and not self.state.saved:
-            return False
+        self, words: Sequence[str], written: Sequence[str | ShellArray], line: int
+    ) -> None:
+        """``export NAME=VALUE`` and its relatives."""
+        arrays = {one.name: one for one in written if isinstance(one, ShellArray)}
         options = "".join(word[1:] for word in words[1:] if re.match(r"[-+][a-zA-Z]", word))
-        if "n" in options and name != "export":
-            self.refuse(line, " ".join(words[:3]))
-        if "f" in options or "F" in options or "p" in options:
-            return True
-        own = bool(self.state.saved) and name in ("local", "declare", "typeset") and (
-            "g" not in options)
+        if "n" in options:
+            self._refuse(line, " ".join(words))
+        if {*options} & {*"pfF"}:
+            return
         for word in words[1:]:
             if re.match(r"[-+][a-zA-Z]", word):
                 continue
-            found = re.match(r"([A-Za-z_]\w*)(\[.*?\])?(\+?)(=)?", self.soft(word), re.ASCII)
-            if found is None or self.hard(word[:found.end()]):
-                self._lose_all(line, self.plain(word))
+            match = _ASSIGNED.match(word)
+            name = match[1] if match else word
+            if not NAME.fullmatch(name):
+                self._lose_all(line, self.plain(" ".join(words)))
                 continue
-            variable = found[1]
-            if own and variable not in self.state.saved[-1]:
-                self.state.saved[-1][variable] = self.state.values.get(variable)
-                self.state.values.pop(variable, None)
-                if found[4] is None:
-                    self.state.values[variable] = ("",)
-            if {*options} & {*"ilucA"}:
-                if found[4] is not None:
-                    self.lose(variable, line, self.plain(word))
-                self.state.odd[variable] = self.mark(line, self.plain(word), name=variable)
-            elif word in arrays:
-                self.assign(arrays[word], line)
-            elif found[4] is not None:
-                text = self.soft(word) if not MARK.search(word[:found.end()]) else word
-                text = word[word.index("=") + 1:]
-                before = "".join(self.state.values.get(variable, ())[:1]) if found[3] else ""
-                if found[2]:
-                    self.lose(variable, line, self.plain(word))
-                else:
-                    self.put(variable, (before + text,), line)
-            if name == "export" or "x" in options:
-                self.state.exported = self.state.exported - {variable} if "n" in options else (
-                    self.state.exported | {variable})
-            if name == "readonly" or "r" in options:
-                self.state.fixed |= {variable}
-        return True
+            if {*options} & {*"iluA"} or words[0] == "local" or written[0] != words[0]:
+                self._lose(name, line, word)
+                self._fixed |= {name} if {*options} & {*"ilu"} else set()
+            elif match or name in arrays:
+                self._assign(arrays.get(name, word), line)
+            if words[0] == "export" or "x" in options:
+                self._exported.add(name)
+            if words[0] == "readonly" or "r" in options:
+                self._fixed.add(name)
 
-    def _unset(self, words: Sequence[str], arrays: Mapping[str, Assign], line: int) -> Status:
+    def _named(self, words: Sequence[str], line: int, shown: str) -> None:
+        """A command that sets variables which its words name."""
+        if words[0] in ("printf", "wait") and not any(
+                word.startswith(("-v", "-p")) for word in words):
+            self._record(words, {}, line)
+            return
+        if words[0] == "unset" and "-n" in words:
+            self._refuse(line, shown)
+        if any(map(self.hard, words[1:])):
+            self._lose_all(line, shown)
+            return
+        if "-f" in words:
+            self._functions.pop(words[-1], None)
+            return
         for word in words[1:]:
-            if word == "-n":
-                self.refuse(line, " ".join(words))
-            if self.hard(word):
-                self._lose_all(line, self.plain(word))
-            elif "[" in word:
-                self.lose(word.partition("[")[0], line, self.plain(word))
-            elif "-f" in words:
-                self.state.functions.pop(word, None)
-            elif word in self.state.fixed:
-                self.state.odd[word] = self.mark(line, f"unset {word}", name=word)
-            elif _NAME.fullmatch(word):
-                there = word in self.state.values
-                self.state.values.pop(word, None)
-                if self.state.rest or self.state.saved:
-                    if self.state.saved:
-                        self.lose(word, line, " ".join(words))
-                    else:
-                        self.put(word, (), line)
-                if not there and "-v" not in words and word in self.state.functions:
-                    del self.state.functions[word]
-                self.state.exported -= {word}
-                self.state.arrays -= {word}
-        return True
+            if words[0] == "let":
+                self._lose_changed(f"$(({word}))", line)
+                continue
+            if words[0] == "unset" and word[:1] == "-":
+                continue
+            for name in re.findall(r"[A-Za-z_]\w*", re.sub(r"^-v", "", word), re.ASCII):
+                if words[0] != "unset" or self._loose or "[" in word:
+                    self._lose(name, line, shown)
+                elif self._rest:
+                    self._put(name, ("",), line)
+                else:
+                    self._values.pop(name, None)
+                    self._functions.pop(name, None)
+        for name in {"read": ("REPLY",), "mapfile": ("MAPFILE",), "readarray": ("MAPFILE",),
+                     "getopts": ("OPTARG", "OPTIND")}.get(words[0], ()):
+            self._lose(name, line, shown)
 
-    def _set(self, words: Sequence[str], arrays: Mapping[str, Assign], line: int) -> Status:
-        """Options of ``set``, and arguments behind them or ``--``."""
-        at, state = 1, self.state
+    def _set(self, words: Sequence[str], line: int) -> None:
+        """Arguments behind options of ``set``, or ``--``."""
+        at = 1
         while at < len(words) and re.match(r"[-+]\w", words[at]):
-            off, letters = words[at][:1] == "+", words[at][1:]
-            if letters.endswith("o"):
-                at += 1
-                letters += {"errexit": "e", "allexport": "a", "noexec": "n", "keyword": "k",
-                            "posix": "k"}.get(words[at] if at < len(words) else "", "")
-            changed = frozenset(letters) & frozenset("eank")
-            state.options = state.options - changed if off else state.options | changed
-            if "k" in changed or "n" in changed:
-                self.refuse(line, " ".join(words))
-            at += 1
+            if {*words[at][1:]} & {*"kn"} or words[at][1:].endswith("o") and "".join(
+                    words[at + 1:at + 2]) in ("noexec", "keyword", "posix"):
+                self._refuse(line, " ".join(words))
+            at += 1 + words[at][1:].endswith("o")
         if at < len(words):
             rest = words[at + (words[at] in ("--", "-")):]
-            state.arguments, state.shifted = tuple(
-                word for word in rest if self.soft(word)), 0
-        return True
-
-    def _shift(self, words: Sequence[str], arrays: Mapping[str, Assign], line: int) -> Status:
-        count = words[1] if len(words) > 1 else "1"
-        there, state = self.state.arguments, self.state
-        if there is None or not re.fullmatch(r"\d{1,3}", count):
-            state.arguments = None
-            return None
-        if any(MARK.search(one) for one in there[:int(count)]):
-            state.arguments = None
-            return None
-        if int(count) > len(there):
-            if state.saved or there:
-                return False
-            state.shifted += int(count)  # of the script itself: not given
-            return None
-        state.arguments = there[int(count):]
-        if not state.saved:
-            state.shifted += int(count)
-        return True
-
-    def _leave(self, words: Sequence[str], arrays: Mapping[str, Assign], line: int) -> Status:
-        kind = words[0]
-        if kind in ("break", "continue"):
-            if not self._loops:
-                return True
-            if len(words) > 1 and words[1] != "1":
-                self.refuse(line, " ".join(words))
-        if kind == "return" and not self._returns:
-            return None
-        self.state.ended = kind
-        if len(words) > 1 and kind == "return":
-            return None if not words[1].isdecimal() else words[1] == "0"
-        return True if len(words) == 1 and kind != "return" else None
-
-    def _let(self, words: Sequence[str], arrays: Mapping[str, Assign], line: int) -> Status:
-        status: Status = None
-        for word in words[1:]:
-            status = self._compute(word, line)
-        return status
-
-    def _nothing(self, words: Sequence[str], arrays: Mapping[str, Assign], line: int) -> Status:
-        return words[0] != "false"
-
-    def _printed(self, words: Sequence[str], arrays: Mapping[str, Assign], line: int) -> Status:
-        self._record(words, line)
-        return True
-
-    def _options(self, words: Sequence[str], arrays: Mapping[str, Assign], line: int) -> Status:
-        if any(word in _SHELL_OPTIONS or self.hard(word) for word in words[1:]) and (
-                "-u" not in words):
-            self.refuse(line, self.plain(" ".join(words)))
-        return True
-
-    def _trap(self, words: Sequence[str], arrays: Mapping[str, Assign], line: int) -> Status:
-        """What a trap may change is never known."""
-        if len(words) < 3 or words[1] in ("-", "", "-p", "-l") or {*words[2:]} <= {"EXIT", "0"}:
-            return True
-        if self.hard(words[1]):
-            self.refuse(line, self.plain(" ".join(words)))
-        kept, commands = self.state, [*self.commands]
-        self.state = kept.copy()
-        self._testing += 1
-        self._text(words[1], line, marked=True)
-        self._testing -= 1
-        changed, self.state, self.commands = self.state, kept, commands
-        if changed.rest != kept.rest:
-            self.refuse(line, self.plain(" ".join(words)))
-        for name in {*changed.values, *kept.values}:
-            if changed.values.get(name) != kept.values.get(name):
-                kept.odd[name] = self.mark(line, self.plain(" ".join(words)), name=name)
-        return True
-
-    def _enabled(self, words: Sequence[str], arrays: Mapping[str, Assign], line: int) -> Status:
-        self.refuse(line, self.plain(" ".join(words)))
-
-
-_BUILTINS: Mapping[str, Callable[
-    [ShellScript, list[str], Mapping[str, Assign], int], Status]] = {
-    **dict.fromkeys(("export", "declare", "local", "readonly", "typeset"), ShellScript._declared),
-    **dict.fromkeys(("break", "continue", "return", "exit"), ShellScript._leave),
-    **dict.fromkeys((":", "true", "false"), ShellScript._nothing),
-    "unset": ShellScript._unset, "set": ShellScript._set, "shift": ShellScript._shift,
-    "let": ShellScript._let,
-    "shopt": ShellScript._options, "trap": ShellScript._trap, "enable": ShellScript._enabled,
-    "alias": ShellScript._nothing, "echo": ShellScript._printed,
-}
-"""Commands of the shell that change variables, or succeed for certain."""
+            self._arguments = None if self._loose else tuple(filter(self.soft, rest))
+            self._shifted = 0
