@@ -277,3 +277,53 @@ def test_a_file_that_a_launch_hands_over(tmp_path: Path) -> None:
                       variables={"optimizer.type": "Adam"}, optimizer=None)
     assert (found.devices, found.job.global_batch, found.configuration.stages[0].zero) == (
         8, 32, 3)
+
+
+JOB = """#!/bin/bash
+TP=$((2 * 2))
+# --tensor-model-parallel-size 8
+SLOW="--tensor-model-parallel-size $TP --recompute-activations"
+torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py --num-layers 8 --hidden-size 1024 $SLOW \\
+  --num-attention-heads 8 --seq-length 1024 --max-position-embeddings 1024 --bf16 \\
+  $([ $TP = 4 ] && echo --micro-batch-size 1 || echo --micro-batch-size 2) --global-batch-size 64
+"""
+
+
+@pytest.mark.kernels(uncompiled=True)
+def test_a_better_plan_names_the_lines_of_the_script(tmp_path: Path) -> None:
+    file = tmp_path / "captured.json"
+    file.write_text(captured(tmp_path, JOB).to_json(), encoding="utf-8")
+    found = nest.improve(file, nest.load_cluster("dgx-h100", devices=16), nest.SearchSpace(
+        tp=1, pp=1, cp=1, dp_in=16, outer_dp=1, micro_batch=32), in_place=True)
+    assert found.plan is not None and (found.script, found.line) == ("run.sh", 5)
+    lines = {one.name: one.line for one in found.arguments}
+    assert (lines["--tensor-model-parallel-size"], lines["--recompute-activations"]) == ("4", "4")
+    assert (lines["--micro-batch-size"], lines["--overlap-grad-reduce"]) == ("7", "")
+    assert "line" in found.report() and [*found.files] == ["launch.sh"]
+    (tmp_path / "launch.sh").write_text(found.files["launch.sh"], encoding="utf-8")
+    again = nest.read(tmp_path / "launch.sh")
+    assert nest.evaluate(again.model, found.plan.inputs.cluster, again.job,
+                         again.configuration).step_time_s == found.plan.step_time_s
+
+    several = JOB.replace("SLOW=", "if false; then X='--recompute-activations'; fi\nSLOW=").replace(
+        "--tensor-model-parallel-size $TP", "--tensor-model-$KIND-size $TP").replace(
+        "TP=$", "KIND=parallel\nTP=$")
+    file.write_text(captured(tmp_path, several).to_json(), encoding="utf-8")
+    found = nest.improve(file, nest.load_cluster("dgx-h100", devices=16), nest.SearchSpace(
+        tp=1, pp=1, cp=1, dp_in=16, outer_dp=1, micro_batch=32), in_place=True)
+    assert {one.name: one.line for one in found.arguments}["--recompute-activations"] == "5, 6"
+    assert ("--recompute-activations: several lines of run.sh name it, and which of them counts is "
+            "not known") in found.notes
+    assert "--tensor-model-parallel-size: no line of run.sh names it" in found.notes
+
+
+def test_evaluate_takes_a_document(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(tmp_path / "captured.json")
+    Path(file).write_text(captured(tmp_path, JOB).to_json(), encoding="utf-8")
+    out, err = run(capsys, "evaluate", file, "dgx-h100")
+    assert "16 devices" in out and "tokens/s" in out and "no price for dropout" in err
+    _, err = run(capsys, "evaluate", file, "dgx-h100", "--tp", "8", code=2)
+    assert "--tp; allowed: the document alone (it has the job)" in err
+    Path(file).write_text(captured(tmp_path, f"{RUN} 3\n{RUN} 4\n").to_json(), encoding="utf-8")
+    _, err = run(capsys, "evaluate", file, "dgx-h100", code=2)
+    assert "launches 1, 2 train a model; allowed: one of them, by --launch N; `nest read" in err

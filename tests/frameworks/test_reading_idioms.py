@@ -2,7 +2,8 @@
 
 Each script sets TP to 1, then in one way to something else inside one construct, and launches with
 it. bash runs it in a folder of its own, where the launcher prints its words. NEST may refuse the
-script; what it reads must be what bash launched.
+text of the script; what it reads must be what bash launched, and what `nest capture` records of
+those refused must be it too.
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ import pytest
 
 from nest.errors import InputError
 from nest.frameworks.capture.document import ScriptText
+from nest.frameworks.capture.recording import capture
 from nest.frameworks.megatron.script import followed
 
 PART = int(os.environ.get("NEST_IDIOMS", "12"))
 """One script in so many is tried; 1: all."""
+CAPTURED = int(os.environ.get("NEST_IDIOMS_CAPTURED", "60"))
+"""One script in so many is captured."""
 NAME = "--tensor-model-parallel-size"
 LAUNCH = f"torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 8 {NAME} "
 
@@ -189,3 +193,34 @@ def test_no_idiom_is_read_wrongly(folder: Path) -> None:
     print(f"{right} right, {refused} refused, {len(wrong)} wrong")
     assert not wrong, "\n".join(map(repr, wrong[:10]))
     assert right > 50
+
+
+def recorded(text: str, folder: Path) -> list[str]:
+    """What `nest capture` records: the value of each launch."""
+    (folder / "new.sh").unlink(missing_ok=True)
+    (folder / "run.sh").write_text(text, encoding="utf-8")
+    try:
+        found = capture(["bash", "run.sh"], time_limit=20)
+    except InputError as error:
+        assert "starts no program" in str(error), error
+        return []
+    return [value_of([*one.words[one.words.index("pretrain_gpt.py") + 1:]])
+            for one in found.launches]
+
+
+@pytest.mark.skipif(not Path("/bin/bash").exists(), reason="needs bash")
+def test_what_text_does_not_say_capture_does(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    wrong, count = [], 0
+    for number, text in enumerate(scripts()):
+        if number % CAPTURED:
+            continue
+        found, expected = recorded(text, folder), launched(text, folder)
+        count += bool(expected)
+        if sorted(found) != sorted(expected):
+            wrong.append((text.replace(LAUNCH, "RUN "), found, expected))
+    assert not wrong, "\n".join(map(repr, wrong[:10]))
+    assert count > 10

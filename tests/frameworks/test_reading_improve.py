@@ -420,7 +420,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert f"nest: written: {folder / 'run.sh'}" in err
     out, err = run(capsys, *words, "--json", "-q")
     found = json.loads(out)
-    assert found["schema"] == "nest.improvement/1.1"
+    assert found["schema"] == "nest.improvement/1.2"
     assert found["files"]["run.sh"] == (folder / "run.sh").read_text(encoding="utf-8")
     again = tmp_path / "again"
     out, err = run(capsys, "improve", str(folder / "run.sh"), "dgx-h100", "--in-place", "-o",

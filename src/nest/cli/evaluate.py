@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -87,7 +88,8 @@ class DegreeOptions:
 def evaluate(
     names: Annotated[list[str] | None, options.argument(
         "Catalog names or files; CLUSTER may also be a graph (docs/topologies.md). Or a plan file, "
-        "as written or edited.", "MODEL CLUSTER | PLAN.json")] = None,
+        "as written or edited; or a document of `nest capture` as MODEL.",
+        "MODEL CLUSTER | PLAN.json")] = None,
     *,
     problem: options.ProblemOptions,
     configuration: Annotated[str | None, text(
@@ -109,6 +111,9 @@ def evaluate(
     if len(names or ()) == 1 and problem.profile is None:
         more = [*options.given(problem), *given, *["configuration"] * (configuration is not None)]
         found = _from_plan_file((names or [""])[0], more)
+    elif launch := _captured(names or []):
+        more = [*options.given(problem), *given]
+        found = _from_capture(*launch, more + ["configuration"] * (configuration is not None))
     else:
         found = _from_options(names or [], problem, configuration, given)
     shown.present(found)
@@ -133,6 +138,36 @@ def _from_plan_file(path: str, more: list[str]) -> Plan:
     plan, notes = reprice(path)
     note(notes)
     return plan
+
+
+def _captured(names: list[str]) -> tuple[str, str] | None:
+    """A document of `nest capture` and a cluster; None: the names are others."""
+    from nest.frameworks.capture.document import is_capture
+    from nest.inputs.files import read_text
+
+    if len(names) == 2 and names[0].endswith(".json") and os.path.isfile(names[0]) and is_capture(
+            read_text(names[0])):
+        return names[0], names[1]
+    return None
+
+
+def _from_capture(path: str, cluster: str, more: list[str]) -> Plan:
+    from nest.evaluation.evaluate import evaluate as price
+    from nest.frameworks.reader import read
+    from nest.network.network import load_network
+
+    if more:
+        raise InputError(f"arguments: got {path} and {options.spelled(more)}; allowed: the "
+                         "document alone (it has the job), or what `nest read` makes of it")
+    try:
+        found = read(path)
+    except InputError as error:
+        raise InputError(f"{error}; `nest read {path}` has these options, and writes files that "
+                         "`nest evaluate` takes") from None
+    note(found.notes)
+    where = load_network(cluster)
+    where = where if where.size == found.devices else load_network(cluster, devices=found.devices)
+    return price(found.model, where, found.job, found.configuration)
 
 
 def _from_options(

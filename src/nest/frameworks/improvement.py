@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from pydantic import Field
 
 from nest.evaluation.evaluate import evaluate
 from nest.evaluation.plans import Plan
+from nest.frameworks.capture.document import Capture
 from nest.inputs.base import Freeze, Shown, Written
 from nest.inputs.cluster import Cluster
 from nest.inputs.configuration import Configuration
@@ -20,7 +22,7 @@ from nest.inputs.job import Job, Stack
 from nest.inputs.model import Model
 from nest.inputs.space import SearchSpace
 
-SCHEMA = "nest.improvement/1.1"
+SCHEMA = "nest.improvement/1.2"
 SCHEMAS = r"^nest\.improvement/1(\.\d{1,9})?$"
 
 
@@ -30,6 +32,8 @@ class Change(Written):
     name: str
     before: str = Field(description="empty: it is not there")
     after: str = Field(description="empty: it is taken out")
+    line: str = Field("", description="of a document of nest capture: numbers of the script's "
+                      "lines that name it; empty: none does")
 
 
 class Improvement(Shown):
@@ -152,6 +156,21 @@ class RunningJob(ABC):
         """
         found = evaluate(self.model, self.cluster, self.job, way)
         return Now(found, (*found.problems, *(one.sentence for one in found.not_runnable)))
+
+
+def placed(changes: Iterable[Change], capture: Capture | None) -> tuple[
+        tuple[Change, ...], tuple[str, ...]]:
+    """Changes of arguments with the lines of a captured script that name them, and what is to be
+    looked for by hand, a sentence each; of another script as they are."""
+    found, notes = [], []
+    for one in changes:
+        lines = capture.lines_of(one.name) if capture is not None else []
+        found.append(one.replace(line=", ".join(map(str, lines[:5]))))
+        script = "" if capture is None else os.path.basename(capture.script) or "the script"
+        if capture is not None and one.before and len(lines) != 1:
+            many = f"several lines of {script} name it, and which of them counts is not known"
+            notes.append(f"{one.name}: {many if lines else f'no line of {script} names it'}")
+    return tuple(found), tuple(notes)
 
 
 def shown_words(given: Mapping[str, tuple[str, ...]], name: str) -> str:

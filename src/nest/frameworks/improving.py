@@ -291,10 +291,12 @@ def _table(page: Page, title: str, head: str, lines: Sequence[Change]) -> None:
     page.blank()
     names = max(len(line.name) for line in lines)
     before = max(len("now"), *(len(_short(line.before, LONGEST)) for line in lines))
-    room = max(SHORTEST, page.width - names - before - 4)
-    rows = [(line.name, _short(line.before, LONGEST), _short(line.after, min(room, LONGEST)))
-            for line in lines]
-    page.table(title, (head, "now", "better"), rows, (0, 1, 2))
+    places = max(len(line.line) for line in lines)
+    wide = max(len("line"), places) + 2 if places else 0
+    room = max(SHORTEST, page.width - names - before - wide - 4)
+    rows = [(line.name, _short(line.before, LONGEST), _short(line.after, min(room, LONGEST)),
+             *((line.line,) if places else ())) for line in lines]
+    page.table(title, (head, "now", "better", *(("line",) if places else ())), rows, (0, 1, 2, 3))
 
 
 def _short(text: str, most: int) -> str:

@@ -22,6 +22,7 @@ from nest.frameworks.improvement import (
     RunningJob,
     WrittenFiles,
     parts,
+    placed,
     shown_words,
     unsearched,
     with_overlap,
@@ -83,9 +84,10 @@ class RunningFile(RunningJob):
                              "model and the job, which `nest plan` takes)")
         found, form, script = read_file(opened), FORMATS[opened.target], opened.script
         listed = ("ranks keep the order that a list beside the script gives them",)
+        where, line = opened.begun.place(where if script is None else script.where, found.line)
         return cls(
-            target=opened.target, where=where if script is None else script.where,
-            line=found.line, model=found.model, job=found.job, cluster=cluster,
+            target=opened.target, where=where, line=line, model=found.model, job=found.job,
+            cluster=cluster,
             notes=found.notes + (listed if opened.source.places is not None else ()),
             keeps=tuple(form.overlaps), opened=opened, reading=found, format=form)
 
@@ -187,8 +189,9 @@ class RunningFile(RunningJob):
             if not wrong:
                 lines = [Change(name=name, before=self._shown(there, name),
                                 after=self._shown(given, name)) for name in (*given, *out)]
-                return WrittenFiles(self._files(texts), (*lines, *arguments),
-                               notes=self._needs(before, plan))
+                placed_lines, notes = placed(arguments, self.opened.begun.capture)
+                return WrittenFiles(self._files(texts), (*lines, *placed_lines),
+                               notes=(*notes, *self._needs(before, plan)))
         return WrittenFiles(refused=reasons)
 
     def _shown(self, given: Mapping[str, Any], name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Iterable
 from typing import Annotated, NamedTuple
@@ -42,6 +43,12 @@ class Capture(Written):
         min_length=1, max_length=MOST_LAUNCHES, description="in the order of their start")
     notes: tuple[str, ...] = Field((), description="what may differ from a real run")
 
+    def lines_of(self, argument: str) -> list[int]:
+        """Numbers of the script's lines that name an argument, outside of comments."""
+        named = re.compile(rf"^(?!\s*#).*(?<![\w-]){re.escape(argument)}(?![\w-])")
+        return [number for number, line in enumerate(self.text.split("\n"), 1)
+                if named.match(line)]
+
     def to_json(self, indent: int | None = 2) -> str:
         """The capture as the text of one JSON document."""
         return self.model_dump_json(by_alias=True, indent=indent)
@@ -62,6 +69,19 @@ class ScriptText(NamedTuple):
         return self.text if self.capture is None else self.capture.text
 
 
+    def place(self, where: str, line: int) -> tuple[str, int]:
+        """Name and line of a command in the script itself, where they are known."""
+        if self.capture is None or not (found := self.capture.launches[line - 1]).line:
+            return where, line
+        return os.path.basename(found.script) or where, found.line
+
+
+def is_capture(text: str) -> bool:
+    """Whether a text is a document of `nest capture`."""
+    found = parse_json(text) if text.lstrip()[:1] == "{" and '"nest.capture/' in text else None
+    return isinstance(found, dict) and document_of(found) == "capture"
+
+
 def script_text(path: str | os.PathLike[str], launch: int | None = None) -> ScriptText:
     """The text of a script; of a capture a line for each launch.
 
@@ -74,12 +94,11 @@ def script_text(path: str | os.PathLike[str], launch: int | None = None) -> Scri
     InputError : no such file, no such launch, or ``launch`` without a capture.
     """
     text = read_text(path)
-    found = parse_json(text) if text.lstrip()[:1] == "{" and '"nest.capture/' in text else None
-    if not isinstance(found, dict) or document_of(found) != "capture":
+    if not is_capture(text):
         if launch is not None:
             raise InputError(f"launch: got {launch}; allowed: with a document of `nest capture`")
         return ScriptText(text, os.fspath(path))
-    capture = Capture.parse(found, os.fspath(path))
+    capture = Capture.parse(parse_json(text), os.fspath(path))
     if launch is not None and not 1 <= launch <= len(capture.launches):
         raise InputError(f"launch: got {launch}; allowed: 1 to {len(capture.launches)}")
     lines = ["" if launch not in (None, number) else line_of(one)

@@ -193,7 +193,8 @@ class _Run:
     """Why it was ended."""
     printed: int = 0
     said: bytes = b""
-    """The first of what it says on its second output."""
+    """The first of what it says on its second output, and on the other one."""
+    shown: bytes = b""
     code: int = 0
 
     # -------------------------------------------------------- before
@@ -293,6 +294,8 @@ class _Run:
                 self.printed += len(part)
                 if kept and len(self.said) < 16 * _SHOWN:
                     self.said += part
+                elif not kept and len(self.shown) < 16 * _SHOWN:
+                    self.shown += part
 
     def _kill(self, leader: int) -> None:
         for _ in range(20):
@@ -350,22 +353,23 @@ class _Run:
                 raise spoilt
         return found
 
-    def lines(self) -> list[str]:
+    def lines(self, said: bytes | None = None) -> list[str]:
         """What was said on the second output."""
-        text = self.said.decode(errors="replace")
+        text = (self.said if said is None else said).decode(errors="replace")
         text = text.replace(self.script, self.where) if self.script else text
         return [line for line in map(str.strip, text.splitlines()) if line]
 
     def nothing(self) -> str:
         """Why nothing was recorded."""
-        lines = self.lines()
+        lines = self.lines() or self.lines(self.shown)
         said = [line for line in lines if _OWN_WORDS.match(line)] or lines[-1:]
         last = f"; it said {shorten(said[0], 150)}" if said else ""
         ended = "" if self.code == 0 else (
             f" (ended by signal {-self.code})" if self.code < 0 else f" (exit code {self.code})")
-        return ("it starts no program that has a stand-in" + ended + last + "; allowed: a script "
-                "that calls its launcher by name, without setting PATH anew in another shell than "
-                "bash")
+        way = ("a script that calls its launcher by name, and sets PATH anew in bash alone"
+               if self.code == 0 else "what it needs to get to its launcher: its files, arguments "
+               "and variables")
+        return f"it starts no program that has a stand-in{ended}{last}; allowed: {way}"
 
     def notes(self) -> Iterator[str]:
         """What may differ from a real run."""

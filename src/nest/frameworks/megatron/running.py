@@ -24,6 +24,7 @@ from nest.frameworks.improvement import (
     RunningJob,
     WrittenFiles,
     parts,
+    placed,
     shown_words,
     unsearched,
     with_overlap,
@@ -101,12 +102,13 @@ class RunningScript(RunningJob):
     ) -> Self:
         job = Job.parse(found.job, launch.where)
         notes = (*found.notes, *launch.script.notes)
+        where, line = launch.source.place(launch.where, launch.command.line)
         common = _common_batch(arguments_of(launch.words, known())[0], job.global_batch)
         if common:
             notes += (f"batches of the schedule are multiples of {common}: micro-batch x data "
                       "parallel size divides it",)
         return cls(
-            target="megatron", where=launch.where, line=launch.command.line,
+            target="megatron", where=where, line=line,
             model=Model.parse(found.model, launch.where), job=job, cluster=cluster, notes=notes,
             keeps=(*OVERLAPS, DISPATCHER), path=os.fspath(path), launch=launch, described=found,
             again=again, common=common, in_place=in_place)
@@ -182,8 +184,9 @@ class RunningScript(RunningJob):
         names = dict.fromkeys((*change.taken, *change.given))
         lines = (Change(name=f"--{name}", before=shown_words(given, name),
                         after=shown_words(change.given, name)) for name in names)
-        return WrittenFiles(self._files(plan, change),
-                       tuple(line for line in lines if line.before != line.after))
+        changes, notes = placed((line for line in lines if line.before != line.after),
+                                self.launch.source.capture)
+        return WrittenFiles(self._files(plan, change), changes, notes=notes)
 
     def _files(self, plan: Plan, change: arguments.Flags) -> dict[str, str]:
         launch, table = self.launch, known()

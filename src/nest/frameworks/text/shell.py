@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 from nest.errors import InputError
 from nest.frameworks.text.shell_tree import (
@@ -29,6 +29,7 @@ from nest.frameworks.text.shell_words import (
     MARK,
     MOST_STEPS,
     OPEN,
+    ShellCommand,
     Unknown,
     Words,
 )
@@ -42,7 +43,7 @@ ENVIRONMENTS = re.compile(
     r"(?:^|/)(?:bin/activate|conda\.sh|\.bashrc|\.(?:bash_)?profile)$|^/(?:etc|usr|opt)/")
 """Files by which a script prepares the environment of its programs; as the user's environment, they
 set no variable that is not given."""
-_BLANK = re.compile(r"<([A-Za-z](?:[\w.,/-]|[ \t](?=\S))*)>(?=[\s\"']|$)", re.ASCII)
+_BLANK = re.compile(r"(?<!<)<([A-Za-z](?:[\w.,/-]|[ \t](?=\S))*)>(?=[\s\"']|$)", re.ASCII)
 """What the user of a published script is to fill in: <path to the data>."""
 _OTHER_SHELL = re.compile(r"#![^\n]*\b(zsh|fish|t?csh|python[\d.]*|perl)\b")
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\[[^\]]*\])?(\+?)=", re.ASCII)
@@ -56,17 +57,6 @@ _SWITCHES = {"lastpipe", "nullglob", "failglob", "expand_aliases", "nocasematch"
 """Options of ``shopt`` that do."""
 _NUMBERS = {"-eq": int.__eq__, "-ne": int.__ne__, "-gt": int.__gt__, "-ge": int.__ge__,
             "-lt": int.__lt__, "-le": int.__le__}
-
-
-class ShellCommand(NamedTuple):
-    """A command of a script with its words as they would be run."""
-
-    line: int
-    words: tuple[str, ...]
-    variables: Mapping[str, str]
-    """Variables of the environment, and those set in front of the command."""
-    outer: tuple[str, ...] = ()
-    """Words of the command that runs the text with this one."""
 
 
 class ShellScript(Words):
@@ -173,6 +163,8 @@ class ShellScript(Words):
                 self._all(one.bodies[0])
             elif one.kind == "function":
                 self._functions[one.name] = one
+            elif one.kind == "&&":
+                self._joined(one)
             elif one.kind != "if" or self._loose or not self._chosen(one):
                 self._may(one, one.text)
 
@@ -184,7 +176,7 @@ class ShellScript(Words):
         for _ in range(10):
             before = {**self._values}
             self.commands = [*commands]
-            if block.name and block.kind != "function":
+            if block.name and block.kind in ("for", "select"):
                 self._lose(block.name, block.line, text)
             for body in (*block.tests, *block.bodies):
                 self._all(body)
@@ -207,53 +199,88 @@ class ShellScript(Words):
                 return False
             if not holds:
                 continue
-            kept, count = {**self._values}, len(self.commands)
-            self._all(body)
-            if not (assumed and self._ended) or any(
-                    ".py" in word for one in self.commands[count:] for word in one.words):
-                self.assumptions |= assumed
-                return True
-            # It only ends the script, because a variable of the user is not given.
-            self._values, self._ended = kept, False
-            del self.commands[count:]
+            self._way(body, assumed)
             return True
         self.assumptions |= assumed
         if len(block.bodies) > len(block.tests):
             self._all(block.bodies[-1])
         return True
 
+    def _way(self, body: Commands, assumed: dict[str, None]) -> None:
+        """Follow a way that is chosen; one that only ends the script, because a variable of the
+        user is not given, is not taken where the script trains."""
+        kept, count = {**self._values}, len(self.commands)
+        self._all(body)
+        if not (assumed and self._ended) or any(
+                ".py" in word for one in self.commands[count:] for word in one.words):
+            self.assumptions |= assumed
+            return
+        self._values, self._ended = kept, False
+        del self.commands[count:]
+
+    def _joined(self, block: ShellBlock) -> None:
+        """``A && B || C``: followed as long as plain comparisons decide."""
+        assumed: dict[str, None] = {}
+        holds = None if self._loose else self._holds(block.bodies[0], assumed)
+        if holds is None:
+            self._all(block.bodies[0])
+        for number, (join, body) in enumerate(zip(block.name.split(), block.bodies[1:],
+                                                  strict=True), 1):
+            if holds is None:
+                self._may(block._replace(bodies=block.bodies[number:]), block.text)
+                return
+            if holds == (join == "&&"):
+                holds = self._holds(body, assumed)
+                if holds is None:
+                    self._way(body, assumed)
+                    holds = True if all(map(_is_plain, body)) else None
+        self.assumptions |= assumed
+
     def _holds(self, test: Commands, assumed: dict[str, None]) -> bool | None:
-        """Whether a plain comparison holds; None: it is none, or not known."""
-        if len(test) != 1 or not isinstance(test[0], ShellSimple):
+        """Whether plain comparisons hold; None: there are others, or it is not known.
+
+        ``assumed`` takes the variables that decide it because they are not set.
+        """
+        [one, *more] = test or (None,)
+        if more or one is None:
             return None
-        words = [word for word in test[0].words if isinstance(word, str)]
-        if len(words) != len(test[0].words) or words[0] not in ("[", "[[", "test"):
+        if isinstance(one, ShellSimple):
+            return self._compared(one, assumed)
+        if one.kind != "&&":
             return None
-        if {"[": "]", "[[": "]]"}.get(words[0], "") != (words[-1] if words[0] != "test" else ""):
+        found = self._holds(one.bodies[0], assumed)
+        for join, body in zip(one.name.split(), one.bodies[1:], strict=True):
+            if found is not None and found == (join == "&&"):
+                found = self._holds(body, assumed)
+        return found
+
+    def _compared(self, test: ShellSimple, assumed: dict[str, None]) -> bool | None:
+        """``[ A = B ]`` and its relatives, without patterns and numbers that are none."""
+        words = [word for word in test.words if isinstance(word, str)]
+        ends = {"[": ["]"], "[[": ["]]"], "test": []}.get(words[0] if words else "")
+        if ends is None or len(words) != len(test.words) or words[-1:] != (ends or words[-1:]):
             return None
-        double, inner = words[0] == "[[", words[1:-1] if words[0] != "test" else words[1:]
-        if len(inner) not in (2, 3) or double and any(map(_ASSIGNED.fullmatch, inner)):
+        double, inner = words[0] == "[[", words[1:len(words) - len(ends)]
+        if len(inner) not in (2, 3) or double and len(inner) == 3 and re.search(
+                r"[*?\[(]", inner[2]):
             return None
-        pattern = double and len(inner) == 3 and re.search(r"[*?\[(]", inner[2])
-        texts = [[self._text(word, test[0].line)] if double else self._fields(word, test[0].line)
+        texts = [[self._text(word, test.line)] if double else self._fields(word, test.line)
                  for word in inner]
-        if pattern or any(len(one) != 1 or self.hard(one[0]) for one in texts):
+        if any(len(one) != 1 or self.hard(one[0]) for one in texts):
             return None
         unset = {one.name: None for text in texts for one in self.unknowns(text[0])}
-        mark, *flat = (self.soft(text[0]) for text in texts)
-        if unset and not double and any(re.match(r"\$|\w*\$\{", word) for word in inner) and (
-                mark != "-z"):
+        first, *rest = (self.soft(text[0]) for text in texts)
+        if unset and not double and first != "-z" and any(
+                re.match(r"\$|\w*\$\{", word) for word in inner):
             return None  # a word that is not there
         found: bool | None = None
-        if len(flat) == 1 and mark in ("-z", "-n"):
-            found = (flat[0] == "") == (mark == "-z")
-        elif len(flat) == 2:
-            left, (mark, right) = mark, flat
-            if mark in ("=", "==", "!="):
-                found = (left == right) == (mark != "!=")
-            elif mark in _NUMBERS and all(re.fullmatch(r"-?(?:0|[1-9]\d{0,17})", one)
-                                          for one in (left, right)):
-                found = _NUMBERS[mark](int(left), int(right))
+        if len(rest) == 1 and first in ("-z", "-n"):
+            found = (rest[0] == "") == (first == "-z")
+        elif len(rest) == 2 and rest[0] in ("=", "==", "!="):
+            found = (first == rest[1]) == (rest[0] != "!=")
+        elif len(rest) == 2 and rest[0] in _NUMBERS and all(
+                re.fullmatch(r"-?(?:0|[1-9]\d{0,17})", one) for one in (first, rest[1])):
+            found = _NUMBERS[rest[0]](int(first), int(rest[1]))
         if found is not None:
             assumed |= unset
         return found
@@ -317,10 +344,10 @@ class ShellScript(Words):
         assert match is not None
         name, there = match[1], self._values.get(match[1], ())
         text = self._text(word[match.end():], line)
-        if match[2] or len(there) > 1 or match[3] and not there and self._rest:
+        if match[2] or match[3] and not there and self._rest:
             self._lose(name, line, word)
         else:
-            self._put(name, ("".join(there[:match[3] == "+"]) + text,), line)
+            self._put(name, ("".join(there[:match[3] == "+"]) + text, *there[1:]), line)
 
     def _run(
         self, words: list[str], written: Sequence[str | ShellArray], given: Mapping[str, str],
@@ -357,6 +384,7 @@ class ShellScript(Words):
                 if self.hard(text):
                     self._lose_all(line, shown)
             elif name in ("source", "."):
+                self._record(words, given, line)
                 if not ENVIRONMENTS.search(self.plain("".join(words[1:2]))):
                     self._lose_all(line, shown)
             elif name == "enable" or name == "shopt" and {*words} & _SWITCHES or (
@@ -456,3 +484,10 @@ class ShellScript(Words):
             rest = words[at + (words[at] in ("--", "-")):]
             self._arguments = None if self._loose else tuple(filter(self.soft, rest))
             self._shifted = 0
+
+
+def _is_plain(one: ShellSimple | ShellBlock) -> bool:
+    """Whether a command only assigns, which succeeds."""
+    return isinstance(one, ShellSimple) and all(
+        isinstance(word, str) and _ASSIGNED.match(word) is not None
+        and not re.search(r"\$\(|`", word) for word in one.words)

@@ -58,7 +58,7 @@ class ShellBlock(NamedTuple):
     tests: tuple[Commands, ...] = ()
     """Of ``if``: those of the first bodies."""
     name: str = ""
-    """Of a function or the variable of a loop."""
+    """Of a function or the variable of a loop; of a list what joins it."""
 
 
 Commands: TypeAlias = "tuple[ShellSimple | ShellBlock, ...]"
@@ -262,10 +262,12 @@ class Reader:
         """Pipelines up to the end of a command."""
         line, start, first = self.line(), self.at, self._pipeline()
         rest: list[Commands] = []
+        joins = ""
         while True:
             self.blank()
-            if self.text[self.at:self.at + 2] not in ("&&", "||"):
+            if (join := self.text[self.at:self.at + 2]) not in ("&&", "||"):
                 break
+            joins += f"{join} "
             self.at += 2
             self.blank(newlines=True)
             rest.append(self._pipeline())
@@ -276,7 +278,7 @@ class Reader:
             self.at += 1
         if background:
             return (ShellBlock(line, "&", shown, (first, *rest)),)
-        return (*first, *((ShellBlock(line, "&&", shown, tuple(rest)),) if rest else ()))
+        return (ShellBlock(line, "&&", shown, (first, *rest), name=joins),) if rest else first
 
     def _pipeline(self) -> Commands:
         line, start, parts, turned = self.line(), self.at, [], False

@@ -66,6 +66,17 @@ class Piece(NamedTuple):
     """One text, or those of an array."""
 
 
+class ShellCommand(NamedTuple):
+    """A command of a script with its words as they would be run."""
+
+    line: int
+    words: tuple[str, ...]
+    variables: Mapping[str, str]
+    """Variables of the environment, and those set in front of the command."""
+    outer: tuple[str, ...] = ()
+    """Words of the command that runs the text with this one."""
+
+
 class Words:
     """Words in a state of variables; see :class:`nest.frameworks.text.shell.ShellScript`."""
 
