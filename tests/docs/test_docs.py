@@ -165,6 +165,7 @@ def test_commands_exist(document: str, line: str) -> None:
             command = getattr(command, "commands", {}).get(word, command)
         options = {name for option in command.params
                    for name in (*option.opts, *option.secondary_opts)}
+    words = words[:words.index("--")] if "--" in words else words  # of another program
     given = {word.split("=")[0] for word in words if word.startswith("-") and word != "-"}
     assert given <= options | {"--help", "-h"}, f"{document}: {line}"
 

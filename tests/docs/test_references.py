@@ -26,6 +26,7 @@ SOURCES = sorted(path for folder in (PACKAGE, ROOT / "tests", ROOT / "bench")
 DOCUMENTS = sorted([*(ROOT / "docs").glob("*.md"), *ROOT.glob("*.md")])
 
 OTHERS_FILES = frozenset({
+    "count.py", "prepare.py", "train.py", "x.py",
     "megatron/core/pipeline_parallel/zerobubble/scheduler/zbv_greedy.py", "zerobubble/runtime.py",
     "zbv_greedy.py",
     "deepspeed/comm/config.py", "src/axolotl/core/builders/base.py",

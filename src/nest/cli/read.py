@@ -17,7 +17,8 @@ from nest.errors import InputError, UnsupportedError
 Script = Annotated[str, options.argument(
     "Launch script or command line, or the file that it hands to the program: TOML or Python of "
     "torchtitan, JSON of DeepSpeed, a recipe of Megatron-Bridge, YAML of MaxText, a module of "
-    "`nest export --to fsdp2`. It is read as text and never executed.", "FILE")]
+    "`nest export --to fsdp2`, or what `nest capture` recorded. It is read as text and never "
+    "executed.", "FILE")]
 
 
 @dataclass(frozen=True, kw_only=True)

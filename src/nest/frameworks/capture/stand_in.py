@@ -1,8 +1,8 @@
 """What runs in place of a launcher while `nest capture` runs a script: it records, starts nothing.
 
 Run as ``python -I -S stand_in.py FOLDER NAME WORDS...``, by the files of FOLDER/bin. Only Python's
-own modules are imported. FOLDER/table.json is `programs.yaml` and what :mod:`recording` adds to it;
-each call becomes a file of FOLDER/records.
+own modules are imported. FOLDER/table.json is `programs.yaml` and what `recording` adds to it; each
+call becomes a file of FOLDER/records.
 """
 
 from __future__ import annotations
