@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from command_line import run
+from exported_plans import PLANS
 
 import nest
 from nest.errors import InputError
@@ -209,6 +210,17 @@ def test_values_that_a_program_prints_are_never_empty(text: str, tmp_path: Path)
     assert layers(tmp_path, captured(tmp_path, script + "\n", run=[name])) == 7
 
 
+def test_a_question_that_is_not_run_is_said(tmp_path: Path) -> None:
+    """Whether it succeeds decides the launch."""
+    text = f"N=3\nif python -c 'import sys; sys.exit(1)'; then N=7; fi\n{RUN} $N\n"
+    found = captured(tmp_path, text)
+    assert found.notes == ("line 2: 'python -c import sys; sys.exit(1)' is not run, and succeeds "
+                           "for the script (--run python runs it)",)
+    assert layers(tmp_path, found) == 7
+    found = captured(tmp_path, text, run=["python"])
+    assert layers(tmp_path, found) == 3 and not found.notes
+
+
 def test_a_launch_is_not_run_by_asking(tmp_path: Path) -> None:
     mark = tmp_path / "started"
     (tmp_path / "train.py").write_text(f"open({str(mark)!r}, 'w')\n", encoding="utf-8")
@@ -232,6 +244,49 @@ def test_consent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "`nest capture -- bash run.sh`" in err
     _, err = run(capsys, "capture", "--yes", "--", "no-such-command", code=2)
     assert "no-such-command" in err and "no such command" in err
+
+
+def test_an_answer_at_a_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import typer
+
+    class Terminal:
+        def isatty(self) -> bool:
+            return True
+
+    (tmp_path / "run.sh").write_text(f"touch ran\n{RUN} 7\n", encoding="utf-8")
+    monkeypatch.setattr("sys.stdin", Terminal())
+    for answer, code in ((False, 130), (True, 0)):
+        def confirm(*_: Any, answer: bool = answer, **__: Any) -> bool:
+            if not answer:
+                raise typer.Abort
+            return True
+        monkeypatch.setattr(typer, "confirm", confirm)
+        run(capsys, "capture", "--", "bash", "run.sh", code=code)
+        assert Path("ran").exists() == Path("captured.json").exists() == answer
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_exported_scripts_are_captured(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is recorded of each target's script reads as its text does."""
+    golden = PLANS[name]
+    for file, text in golden.files.items():
+        (tmp_path / file).write_text(text, encoding="utf-8")
+    for variable in ("MOCK_DATA", "MASTER_ADDR", "RUN_NAME", "OUTPUT", "DATASET_TYPE", "TOKENIZER",
+                     "STEPS", "PROGRAM", "DATA_PATH", "LR", "TRAIN_ITERS", "CHECKPOINT", "HF_ASSETS"):
+        monkeypatch.setenv(variable, "x.py")
+    monkeypatch.setenv("NODE", "0")
+    (tmp_path / "captured.json").write_text(
+        capture(["bash", "launch.sh"]).to_json(), encoding="utf-8")
+    more: dict[str, Any] = {}
+    if golden.target in ("deepspeed", "fsdp2"):
+        more = {"model": golden.model, "seq_len": golden.job["seq_len"]}
+    read, text = (nest.read(tmp_path / file, **more) for file in ("captured.json", "launch.sh"))
+    assert (read.configuration, read.job, read.devices) == (
+        text.configuration, text.job, text.devices)
 
 
 def test_without_python_in_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -216,7 +216,7 @@ def test_what_text_does_not_say_capture_does(
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     wrong, count = [], 0
     for number, text in enumerate(scripts()):
-        if number % CAPTURED:
+        if number % CAPTURED or "coproc" in text:  # whose descriptors are there until it ends
             continue
         found, expected = recorded(text, folder), launched(text, folder)
         count += bool(expected)

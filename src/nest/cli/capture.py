@@ -41,9 +41,10 @@ def capture(
 
     if not command:
         raise InputError("capture: no command; allowed: `nest capture -- bash run.sh`")
-    names = sum(len(one) for one in programs().values() if isinstance(one, list))
+    names = sum(len(one) for kind, one in programs().items() if kind != "passing"
+                and isinstance(one, list))
     say(f"nest: {shlex.join(command)} will run on this machine with all of its commands, such as "
-        f"rm, cp or module load. Only python, torchrun, srun, sbatch, mpirun, docker, ssh and the "
+        "rm, cp or module load. Only python, torchrun, srun, sbatch, mpirun, docker, ssh and the "
         f"like ({names} programs) are recorded and not started.")
     if not yes:
         if not sys.stdin or not sys.stdin.isatty():

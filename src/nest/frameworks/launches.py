@@ -77,7 +77,8 @@ def _launch(script: ShellScript, command: ShellCommand, imports: bool) -> Launch
     handed = _handed(words, script)
     if handed is None and imports and any(
             script.plain(word).strip("\"'") == "$PROGRAM"
-            or word in script.values.get("PROGRAM", ()) for word in words):
+            or word in (*script.values.get("PROGRAM", ()), command.variables.get("PROGRAM"))
+            for word in words):
         handed = ("fsdp2", fsdp2.MODULE, None, len(words))
     if handed is None:
         return None

@@ -96,6 +96,8 @@ def capture(
     InputError : no such command; nothing was started; too much was, or was printed, or it took too
         long; or the script takes the output of what is not run.
     """
+    if os.name != "posix":
+        raise InputError("capture: it needs bash; allowed: Linux or macOS")
     if not command or not command[0] or any("\0" in word for word in command):
         raise InputError("capture: no command; allowed: `nest capture -- bash run.sh`")
     script = next((word for word in command if stand_in.shebang(word) or word.endswith(
@@ -115,10 +117,8 @@ def capture(
         calls = run_now.calls()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    asked = [one for one in calls if one["asked"]]
     launches = [one for one in calls if not one["asked"]]
-    if asked:
-        one = asked[0]
+    for one in (one for one in calls if one["asked"] == "output"):
         name = next((os.path.basename(word) for word in one["words"] if word.endswith(".py")),
                     one["words"][0])
         raise InputError(
@@ -134,7 +134,9 @@ def capture(
             words=tuple(_masked(one["words"])), outer=tuple(_masked(one["outer"])),
             environment=one["environment"], folder=one["folder"], script=one["script"],
             line=one["line"]) for one in launches),
-        notes=tuple(run_now.notes()))
+        notes=(*run_now.notes(), *(
+            f"{_line(one)}{_shown(one['words'])} is not run, and succeeds for the script (--run "
+            f"{one['words'][0]} runs it)" for one in calls if one["asked"] == "success")))
 
 
 @cache
@@ -391,7 +393,7 @@ def _is_call(one: Any) -> bool:
     pairs = one["environment"].items() if isinstance(one["environment"], dict) else ((0, 0),)
     return bool(one["words"]) and all(isinstance(word, str) for word in (
         *texts, one["folder"], one["script"], *(part for pair in pairs for part in pair))) and (
-        type(one["line"]) is int and type(one["asked"]) is bool)
+        type(one["line"]) is int and isinstance(one["asked"], str))
 
 
 def _members(leader: int, folder: str = "") -> list[int]:

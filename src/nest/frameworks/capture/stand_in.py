@@ -50,9 +50,10 @@ def main(folder: str, name: str, words: list[str]) -> int:
         at, command = inner
         return start(call[:at + 1], outer, command, kind)
     asked = kind != "batch" and not trains(words) and used(table)
-    if asked and {name, *map(os.path.basename, words)} & {*table["run"]}:
+    text = kind == "python" and (not words or not {*words[:2]}.isdisjoint(_VALUES))
+    if (asked or text) and {name, *map(os.path.basename, words)} & {*table["run"]}:
         return real(table, call)
-    record(folder, table, call, outer, asked)
+    record(folder, table, call, outer, "output" if asked else "success" if text else "")
     return 0
 
 
@@ -63,9 +64,9 @@ def trains(words: Sequence[str]) -> bool:
 
 
 def record(
-    folder: str, table: Mapping[str, Any], call: Sequence[str], outer: Sequence[str], asked: bool
+    folder: str, table: Mapping[str, Any], call: Sequence[str], outer: Sequence[str], asked: str
 ) -> None:
-    """Write a call; of too many or too long ones a mark."""
+    """Write a call; of too many or too long ones a mark. ``asked``: what the script takes of it."""
     records = os.path.join(folder, "records")
     kept, secret = (re.compile(table[one], re.ASCII | re.IGNORECASE) for one in ("kept", "secret"))
     data = json.dumps({
