@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -276,11 +277,12 @@ def test_exported_scripts_are_captured(
     for file, text in golden.files.items():
         (tmp_path / file).write_text(text, encoding="utf-8")
     for variable in ("MOCK_DATA", "MASTER_ADDR", "RUN_NAME", "OUTPUT", "DATASET_TYPE", "TOKENIZER",
-                     "STEPS", "PROGRAM", "DATA_PATH", "LR", "TRAIN_ITERS", "CHECKPOINT", "HF_ASSETS"):
+                     "STEPS", "PROGRAM", "DATA_PATH", "LR", "TRAIN_ITERS", "CHECKPOINT"):
         monkeypatch.setenv(variable, "x.py")
     monkeypatch.setenv("NODE", "0")
-    (tmp_path / "captured.json").write_text(
-        capture(["bash", "launch.sh"]).to_json(), encoding="utf-8")
+    job = re.search(r"sbatch --nodes=\d+", golden.files["launch.sh"])
+    command = [*job[0].split(), "launch.sh"] if job else ["bash", "launch.sh"]
+    (tmp_path / "captured.json").write_text(capture(command).to_json(), encoding="utf-8")
     more: dict[str, Any] = {}
     if golden.target in ("deepspeed", "fsdp2"):
         more = {"model": golden.model, "seq_len": golden.job["seq_len"]}
