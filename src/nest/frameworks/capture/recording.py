@@ -50,9 +50,7 @@ __nest_set() {
   case $1 in *[!A-Za-z0-9_./+-]*|"$__nest_bin"/*) return ;; esac
   case ${1##*/} in @NAMES@) eval "function $1 { \"\$__nest_bin/${1##*/}\" \"\$@\"; }" ;; esac
 }
-__nest() {
-  case $PATH in "$__nest_bin":*) ;; *) PATH=$__nest_bin:$PATH ;; esac
-  export NEST_CAPTURE_LINE=$1 NEST_CAPTURE_SCRIPT=$2
+__nest_word() {
   local c=$BASH_COMMAND w n r
   while :; do case $c in [A-Za-z_]*=*\ *) case ${c%%=*} in *[!A-Za-z0-9_]*) break ;; esac
     c=${c#* } ;; *) break ;; esac; done
@@ -69,6 +67,12 @@ __nest() {
     *) __nest_set "$w" ;;
   esac
 }
+__nest() {
+  NEST_CAPTURE_LINE=$1 NEST_CAPTURE_SCRIPT=$2
+  case $PATH in "$__nest_bin":*) ;; *) PATH=$__nest_bin:$PATH ;; esac
+  case $BASH_COMMAND in */*|\$*|\"\$*|*=*\ [\"\$]*) __nest_word ;; esac
+}
+export NEST_CAPTURE_LINE NEST_CAPTURE_SCRIPT
 set -T
 trap '__nest "$LINENO" "${BASH_SOURCE-}" "$_"' DEBUG
 """
