@@ -247,6 +247,15 @@ def test_variables_of_further_arguments_are_empty_unless_set(tmp_path: Path) -> 
     assert nest.read(path, variables={"E": "--num-layers 7"}).model.layers == 7
 
 
+@pytest.mark.parametrize(("text", "wanted"), [
+    ("unset A; prog ${A:-4}", "4"), ("unset A; : ${A:=4}; prog $A", "4"), ("prog ${A:-4}", "2"),
+    ("source x; prog $A", "2"), ("A=$(x); prog $A", "2"), ("A=3; prog $A", "3"),
+    ("unset A; source x; prog $A", "2"), ("for A in 3 4; do :; done; prog $A", "2")])
+def test_what_is_given_stands_for_what_is_unknown(text: str, wanted: str) -> None:
+    """And for nothing else: a variable that the script takes away is not there."""
+    assert words(text, A="2")[1:] == [wanted]
+
+
 @pytest.mark.parametrize(("test", "named"), [
     ('if [ "$MODE" = big ]; then N=7; else N=5; fi', ["MODE"]),
     ('N=5; if [[ -n $MODE ]]; then if [ "$OTHER" = 1 ]; then N=7; fi; fi', ["MODE"]),

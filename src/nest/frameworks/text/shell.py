@@ -1,10 +1,11 @@
 """A launch script's commands, read as text as far as it says them for certain; nothing is executed.
 
 Followed: assignments, arrays, defaults, quotes, continued lines, ``export``, ``set --``, ``shift``,
-and ``if`` with one plain comparison. Everything else that may set a variable makes it unknown: a
-command's output, arithmetic, a loop, a function, another test, ``eval``, a file that is sourced. An
-unknown value remembers its line and text; it is an error only where the result depends on it, and
-`nest capture` or a log says it then. Where a command may run or not, it is taken as run.
+``eval`` of a known text, and ``if``, ``&&`` and ``||`` with plain comparisons. Everything else that
+may set a variable makes it unknown: a command's output, arithmetic, a loop, a function, another
+test, a file that is sourced. An unknown value remembers its line and text; it is an error only
+where the result depends on it, and `nest capture` or a log says it then. A command that may run or
+not is taken as run; what it sets is unknown before it too, because it may run several times.
 """
 
 from __future__ import annotations
@@ -464,7 +465,7 @@ class ShellScript(Words):
                 if words[0] != "unset" or self._loose or "[" in word:
                     self._lose(name, line, shown)
                 elif self._rest:
-                    self._put(name, ("",), line)
+                    self._put(name, (self._mark(line, f"${name}", unset=True, name=name),), line)
                 else:
                     self._values.pop(name, None)
                     self._functions.pop(name, None)

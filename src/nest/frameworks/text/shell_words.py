@@ -189,11 +189,12 @@ class Words:
             return (self._mark(line, shown, name=name),)
         if name in self._values:
             return self._values[name]
-        if self._rest and name not in self.given:
+        if self._rest and name in self.given:
+            return (self.given[name],)
+        if self._rest:
             one = self.unknown[int(self._rest[1:-1])]
             return (self._mark(one.line, one.text, name=name),)
-        return (self.given[name],) if name in self.given else (
-            self._mark(line, shown, unset=True, name=name),)
+        return (self._mark(line, shown, unset=True, name=name),)
 
     def _argument(self, name: str, line: int, shown: str) -> tuple[Value, bool]:
         """Values of an argument or of all, and whether they are a list."""
