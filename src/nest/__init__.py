@@ -141,6 +141,7 @@ if TYPE_CHECKING:
     )
     from nest.inputs.catalog import list_clusters, list_devices, list_models, list_stacks
     from nest.measured.learning import learn, load_learned
+    from nest.measured.logs import RunLog
     from nest.model.capture import from_torch, load_graph
     from nest.network.network import load_network
     from nest.replanning.replan import Replan, replan
@@ -168,6 +169,13 @@ def _improvement_report(found: Improvement, **page: Unpack[PageOptions]) -> str:
     return improvement_text(found, **page)
 
 
+def _job_of(log: RunLog) -> Reading:
+    from nest.frameworks.logs import settings_of
+
+    return settings_of(log)
+
+
+texts.JOBS.update(RunLog=_job_of)
 texts.REPORTS.update(
     Plan=_plan_report, Replan=_replan_report, Improvement=_improvement_report)
 

@@ -13,3 +13,7 @@ The texts are those of the command that makes such a result."""
 def report(result: Any, width: int, colour: bool, unicode: bool) -> str:
     """The report of a result as text."""
     return REPORTS[type(result).__name__](result, width=width, colour=colour, unicode=unicode)
+
+
+JOBS: dict[str, Callable[[Any], Any]] = {}
+"""By the name of a class: its result to the job that it is of, as :func:`nest.read` returns it."""

@@ -17,8 +17,8 @@ from nest.errors import InputError, UnsupportedError
 Script = Annotated[str, options.argument(
     "Launch script or command line, or the file that it hands to the program: TOML or Python of "
     "torchtitan, JSON of DeepSpeed, a recipe of Megatron-Bridge, YAML of MaxText, a module of "
-    "`nest export --to fsdp2`, or what `nest capture` recorded. It is read as text and never "
-    "executed.", "FILE")]
+    "`nest export --to fsdp2`, or what `nest capture` recorded; for `nest read` also the log of a "
+    "job. It is read as text and never executed.", "FILE")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,8 @@ class ScriptOptions:
 
     target: Annotated[str | None, text(
         "What FILE is for: megatron, torchtitan, torchtitan-toml, fsdp2, deepspeed, "
-        "megatron-bridge or maxtext; default: recognized from FILE.", "TARGET", "--from")] = None
+        "megatron-bridge, maxtext or log; default: recognized from FILE.", "TARGET", "--from")] = (
+        None)
     devices: Annotated[int | None, number(
         "Devices of the job; default: those of the launcher in the script.")] = None
     model: Annotated[str | None, text(
@@ -98,6 +99,11 @@ def read(
     folder: options.Folder,
     *,
     script: ScriptOptions,
+    gpu: Annotated[str | None, text(
+        "Device of the measured run, if a log does not print it; a name of `nest list devices` or "
+        "such as H100.", "NAME")] = None,
+    gpus_per_node: Annotated[int | None, number(
+        "Devices of a node of the measured run; default: 8, or all of fewer.")] = None,
     force: options.Force = False,
 ) -> None:
     """Read a running job's file back as model, job and configuration.
@@ -105,17 +111,35 @@ def read(
     They are written as model.yaml, job.yaml and configuration.yaml in a folder DIR.
     `nest evaluate DIR/model.yaml CLUSTER --job DIR/job.yaml --configuration
     DIR/configuration.yaml` prices the job. An argument or setting that may change the
-    cost and is not understood is an error.
+    cost and is not understood is an error. Of a log, run.csv has what was measured, a row for
+    `nest validate` and `nest calibrate runs`.
     """
-    from nest.frameworks.reader import read
+    from nest.frameworks.reader import LOG, read
     from nest.frameworks.target import check_folder, write_folder
+    from nest.measured import logs
 
     script.check()
+    options.check_counts(gpus_per_node=gpus_per_node)
     check_folder(folder, force)
-    found = read(file, **script.asked())
+    asked = script.asked()
+    files: dict[str, str] = {}
+    if asked["target"] == LOG or asked["target"] is None and logs.is_log(file):
+        from nest.measured.logs.table_row import table
+        from nest.report.log_text import log_text
+
+        log = logs.read(file, **{name: value for name, value in asked.items() if name != "launch"})
+        output.emit(log_text(log))  # it is of use without a configuration, too
+        found = log.settings
+        files["run.csv"] = table(log, found.model, found.job, found.configuration, found.devices,
+                                 gpu or "", gpus_per_node)
+    elif gpu or gpus_per_node:
+        raise InputError("gpu, gpus-per-node: got one; allowed: with a log, in which a run was "
+                         "measured")
+    else:
+        found = read(file, **asked)
     output.note(found.notes)
-    write_folder(folder, found.files, force)
-    output.emit("\n".join(os.path.join(folder, name) for name in found.files))
+    write_folder(folder, {**found.files, **files}, force)
+    output.emit("\n".join(os.path.join(folder, name) for name in (*found.files, *files)))
 
 
 def improve(

@@ -120,7 +120,7 @@ def priced(chain: Chain, cluster: Cluster, job: Job, configuration: Configuratio
             stride=configuration.stride, schedule=configuration.schedule, group=configuration.group,
             order=configuration.order, offload=configuration.offload, choices=configuration.choices,
         ),
-        layout=_layout(chain, configuration),
+        layout=layout_text(chain, configuration),
         stages=stages,
         replicas=tuple(r * configuration.stride for r in range(configuration.outer_dp)),
         breakdown_s=seconds,
@@ -135,7 +135,7 @@ def _runnable(chain: Chain, job: Job, broken: tuple[Finding, ...]) -> bool | Non
     return not broken
 
 
-def _layout(chain: Chain, plan: Configuration) -> str | None:
+def layout_text(chain: Chain, plan: Configuration) -> str | None:
     """Megatron-Core's text of the division of the layers; None: it has none."""
     if placement(plan.schedule) != "looped":
         return None

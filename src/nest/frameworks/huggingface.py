@@ -35,8 +35,8 @@ _STAGE = 2
 src/accelerate/utils/dataclasses.py:1202."""
 
 
-def read(source: Source) -> FileDescription:
-    """A YAML of Axolotl or LLaMA-Factory, and the JSON that it names.
+def read(source: Source, body: str | None = None) -> FileDescription:
+    """A YAML of Axolotl or LLaMA-Factory, and the JSON that it names, or its text.
 
     Raises
     ------
@@ -73,7 +73,7 @@ def read(source: Source) -> FileDescription:
                          "allowed: false, or bf16 (training in 32 bits by tf32 has no price)")
     length = next(given[name] for name in _LENGTHS if name in defaults)
     words = tuple(f"--{name}={value}" for name, value in settings.items())
-    return _read(source, _beside(source, named), words, length, notes)
+    return _read(source, body or _beside(source, named), words, length, notes)
 
 
 def _arguments(given: Plain, axolotl: bool, source: Source) -> Plain:

@@ -17,24 +17,22 @@ from nest.frameworks.capture.stand_in import slurm
 from nest.frameworks.deepspeed import read as deepspeed
 from nest.frameworks.launches import LaunchedFile
 from nest.frameworks.megatron import script as megatron_script
-from nest.frameworks.megatron.script import Reading
+from nest.frameworks.megatron.script import Reading, reading_of
 from nest.frameworks.registry import FORMATS, READERS
 from nest.frameworks.settings import arguments_of, flat, known
 from nest.frameworks.source import Source, Stated, among
 from nest.frameworks.text.python_text import dotted
 from nest.frameworks.text.shell import ShellScript
 from nest.frameworks.translated import settings_of
-from nest.inputs import load_model
 from nest.inputs.arguments import takes
-from nest.inputs.configuration import Configuration
-from nest.inputs.files import document_of, parse_text, read_description, read_text, yaml_text
-from nest.inputs.job import Job
+from nest.inputs.files import document_of, parse_text, read_description, read_text
 from nest.inputs.model import Model
-from nest.model import build_chain
-from nest.model.legality import expert_problem
+from nest.measured import logs
 from nest.units import shorten
 
 TARGETS = ("megatron", *READERS)
+LOG = "log"
+"""What a job printed, as a target of :func:`read`."""
 _DOCUMENT = re.compile(r"^---(?=\s|$)", re.MULTILINE)
 """Where a document of YAML begins."""
 _SAYS = re.compile(r"^\s*[^\s#]", re.MULTILINE)
@@ -61,9 +59,9 @@ def read(
 
     Parameters
     ----------
-    path : of a launch script, of a file with a command line, of a document of `nest capture`, or
-        of a configuration file.
-    target : what it is for, a name of :data:`TARGETS`; default: as the file shows.
+    path : of a launch script, of a file with a command line, of a document of `nest capture`, of a
+        configuration file, or of a log in which the job printed its configuration.
+    target : what it is for, a name of :data:`TARGETS`, or ``log``; default: as the file shows.
     devices : that the job runs on; default: as the launcher or the degrees say.
     model : the model, where the file does not describe it: a catalog name, a path, or a Model.
     vocab : tokens of the vocabulary, where only the tokenizer's files say them.
@@ -81,7 +79,8 @@ def read(
     Returns
     -------
     Reading
-        ``nest.evaluate(found.model, cluster, found.job, found.configuration)`` prices it.
+        ``nest.evaluate(found.model, cluster, found.job, found.configuration)`` prices it;
+        ``found.log`` has what a log measured.
 
     Raises
     ------
@@ -91,6 +90,11 @@ def read(
     """
     asked = Stated(model, vocab, seq_len, precision, optimizer, stack, devices,
                   tuple(one.removeprefix("--") for one in ignore), function)
+    if target == LOG or target is None and logs.is_log(path):
+        reading: Reading = logs.read(
+            path, model=model, vocab=vocab, seq_len=seq_len, precision=precision, stack=stack,
+            optimizer=optimizer, devices=devices, variables=variables, ignore=ignore).settings
+        return reading
     file = opened(path, target, asked, variables, launch)
     found = read_file(file) if file else megatron_script.read(
         path, devices=devices, vocab=vocab, stack=stack, variables=variables, ignore=ignore,
@@ -98,9 +102,6 @@ def read(
     if asked.ignored:
         check_ignored(asked.ignored, names_of(file.target, file.source) if file else names_of_words(
             found.words), shorten(os.fspath(path), 300)[1:-1])
-    degrees = found.configuration.stages[0]
-    if problem := expert_problem(build_chain(found.model), degrees.ep, degrees.etp):
-        raise InputError(f"{shorten(os.fspath(path), 300)[1:-1]}: {problem}")
     return found
 
 
@@ -156,10 +157,13 @@ def opened(
     ------
     InputError : as :func:`read`, but for what the file says.
     """
-    if target is not None and target not in TARGETS:
+    if target is not None and target not in (*TARGETS, LOG):
         raise InputError(f"target: got {shorten(target)}; {did_you_mean(target, TARGETS)}allowed: "
-                         f"{', '.join(TARGETS)}")
+                         f"{', '.join((*TARGETS, LOG))}")
     where = shorten(os.fspath(path), 300)[1:-1]
+    if target == LOG or target is None and logs.is_log(path):
+        raise InputError(f"{where}: got a log, which has no settings to change; allowed: the "
+                         "job's launch script or configuration file")
     begun, given = script_text(path, launch), dict(variables or {})
     text = begun.text
     if begun.capture is None:
@@ -286,28 +290,15 @@ def read_file(found: Opened) -> Reading:
     if source.asked.devices not in (None, read.devices):
         raise InputError(f"{source.where}: its degrees take {read.devices} devices, and --devices "
                          f"says {source.asked.devices}; allowed: the same")
-    notes = read.notes + (found.script.notes if found.script is not None else ())
+    notes = found.script.notes if found.script is not None else ()
     if launch is not None and not os.path.isfile(found.path):
         notes += (f"{launch.file} is not beside the script: its values are those of MaxText "
                   f"{maxtext.VERSION}",)
     if launch is None and (name := launches.unread_beside(found.path)):
         notes += (f"{name} beside the file is not read, and rank n is on device n; the script that "
                   f"reads {name} says where each rank is",)
-    title = f"# Read from {os.path.basename(source.where)}; {read.devices} devices.\n"
-    texts = {"model": plain_model(read.model), "job": read.job,
-             "configuration": read.configuration}
-    return Reading(
-        read.model, Job.parse(read.job, source.where),
-        Configuration.parse(read.configuration, source.where), read.devices, notes,
-        {f"{name}.yaml": title + yaml_text(data)
-         for name, data in texts.items()}, launch.words if launch else (),
-        launch.line if launch else 1)
-
-
-def plain_model(model: Model) -> dict[str, object]:
-    """Fields of a model that are not its defaults, as a file has them."""
-    found = model.model_dump(mode="json", exclude_defaults=True)
-    return found if load_model(found) == model else model.model_dump(mode="json")
+    return reading_of(read, source.where, notes, launch.words if launch else ())._replace(
+        line=launch.line if launch else 1)
 
 
 class FileOwner(NamedTuple):

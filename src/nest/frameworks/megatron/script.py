@@ -14,11 +14,16 @@ from nest.frameworks.capture.stand_in import directives, options_of, slurm
 from nest.frameworks.hosts import Placed, hosts_beside, listed_beside
 from nest.frameworks.megatron import read as megatron
 from nest.frameworks.settings import arguments_of, known
+from nest.frameworks.source import FileDescription
 from nest.frameworks.text.shell import ShellCommand, ShellScript
+from nest.inputs import load_model
 from nest.inputs.configuration import Configuration
 from nest.inputs.files import yaml_text
 from nest.inputs.job import Job
 from nest.inputs.model import Model
+from nest.measured.logs.run_log import RunLog
+from nest.model import build_chain
+from nest.model.legality import expert_problem
 from nest.units import shorten
 
 PROGRAM = re.compile(r"(?:^|/)[\w.-]+\.py$")
@@ -60,7 +65,9 @@ class Reading(NamedTuple):
     words: tuple[str, ...]
     """Arguments of the program."""
     line: int
-    """Of the command in the script."""
+    """Of the command in the script, or of the configuration in the log."""
+    log: RunLog | None = None
+    """What was measured; None: the file is no log."""
 
 
 class Launch(NamedTuple):
@@ -139,14 +146,43 @@ def read(
     found = megatron.described(
         words, world, name=name_of(path), vocab=vocab, stack=stack, ignored=names,
         places=placed_beside(launch.source, launch.launcher))
-    plain = {"model": found.model, "job": found.job, "configuration": found.configuration}
-    title = f"# Read from {os.path.basename(where)}, line {launch.command.line}; {world} devices.\n"
+    return reading_of(FileDescription(
+        Model.parse(found.model, where), found.job, found.configuration, world, found.notes),
+        where, launch.script.notes, words, launch.command.line)
+
+
+def reading_of(
+    found: FileDescription, where: str, notes: Iterable[str] = (), words: tuple[str, ...] = (),
+    line: int | None = None,
+) -> Reading:
+    """A description with the texts of its files.
+
+    Parameters
+    ----------
+    where : name of the file that was read.
+    notes : on how it was read, behind those on what it says.
+    words, line : arguments of the program, and the line of its command, where there is one.
+
+    Raises
+    ------
+    InputError : degrees of experts that do not divide them.
+    """
+    way = Configuration.parse(found.configuration, where)
+    if problem := expert_problem(build_chain(found.model), way.stages[0].ep, way.stages[0].etp):
+        raise InputError(f"{where}: {problem}")
+    place = "" if line is None else f", line {line}"
+    title = f"# Read from {os.path.basename(where)}{place}; {found.devices} devices.\n"
+    texts = {"model": plain_model(found.model), "job": found.job,
+             "configuration": found.configuration}
     return Reading(
-        Model.parse(found.model, where), Job.parse(found.job, where),
-        Configuration.parse(found.configuration, where), world,
-        (*found.notes, *launch.script.notes),
-        {f"{name}.yaml": title + yaml_text(data)
-         for name, data in plain.items()}, words, launch.command.line)
+        found.model, Job.parse(found.job, where), way, found.devices, (*found.notes, *notes),
+        {f"{name}.yaml": title + yaml_text(data) for name, data in texts.items()}, words, line or 1)
+
+
+def plain_model(model: Model) -> dict[str, object]:
+    """Fields of a model that are not its defaults, as a file has them."""
+    found = model.model_dump(mode="json", exclude_defaults=True)
+    return found if load_model(found) == model else model.model_dump(mode="json")
 
 
 def name_of(path: str | os.PathLike[str]) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 from nest.errors import InputError
 from nest.frameworks.figures import Division, Span, configuration, job
-from nest.frameworks.settings import Plain, flat
+from nest.frameworks.settings import Plain, flat, tables_of
 from nest.frameworks.source import (
     FileDescription,
     Source,
@@ -70,13 +70,31 @@ def read_toml(source: Source) -> FileDescription:
     ------
     InputError : settings that may change the cost and are not understood, or do not fit together.
     """
-    data = parse_text(source.text, ".toml", source.where)
-    found = flat(data) | overrides(source)
+    return _old(parse_text(source.text, ".toml", source.where), source)
+
+
+def read_printed(source: Source) -> FileDescription:
+    """A configuration that a job prints, as JSON, of 0.1 to 0.2; of 0.3 and later.
+
+    Raises
+    ------
+    InputError : as :func:`read_toml`.
+    """
+    data = parse_text(source.text, ".json", source.where)
+    return _new(data, source) if "model_spec" in data else _old(data, source)
+
+
+def _old(data: Mapping[str, Any], source: Source) -> FileDescription:
+    older = tables_of(TOML)["older"]
+    found = {older.get(name, name): value for name, value in flat(data).items()} | overrides(source)
     notes: list[str] = []
     if not found.get("model.converters"):  # settings of converters that are not used
-        found = {name: value for name, value in found.items() if not name.startswith("quantize.")}
+        found = _without(found, "quantize.", "float8.", "mx.")
     elif found["model.converters"] == [OLD_CONVERTERS["fp8"][0]]:
         found.setdefault(_FILTER, [])  # torchtitan==0.2.2 torchtitan/config/job_config.py:741
+    for section in ("fault_tolerance", "validation"):
+        if found.get(f"{section}.enable") is False:
+            found = _without(found, f"{section}.")
     given = understood(found, OLD, TOML, source, notes, (
         *_READ, _ROTATE, _WHOLE_LOSS, _OVERLAP, _EARLY))
     if given.get("activation_checkpoint.mode") != "selective":
@@ -93,6 +111,41 @@ def read_toml(source: Source) -> FileDescription:
         raise InputError(f"{source.where}: model.converters: got {shorten(converters)}; allowed: "
                          f"none, or one of {allowed}")
     return _found(source, given, model, precision, OLD, notes)
+
+
+def _without(found: Plain, *sections: str) -> Plain:
+    return {name: value for name, value in found.items() if not name.startswith(sections)}
+
+
+def _new(data: Mapping[str, Any], source: Source) -> FileDescription:
+    """A configuration of 0.3 and later, whose classes it does not name: by their fields."""
+    found: Plain = dict(data)
+    spec, again, loss = (found.pop(name, None) for name in (
+        "model_spec", "activation_checkpoint", "loss"))
+    fields = again if isinstance(again, Mapping) else {}
+    if "memory_budget" in fields:
+        raise InputError(f"{source.where}: activation_checkpoint: got a memory budget; allowed: "
+                         "none, full or selective (others have no price)")
+    selective = "force_recompute_mm_shapes_by_fqns"
+    recompute = "none" if again is None else "selective" if selective in fields else "full"
+    parts = loss.get("num_chunks", 1) if isinstance(loss, Mapping) else 1
+    base = PythonCall("Trainer.Config", [], {})
+    found = in_samples(flat(found) | overrides(source), base, source)
+    _check_optimizer(found, source)
+    spec = spec if isinstance(spec, Mapping) else {}
+    name = next((name for name, one in BASES.items()
+                 if (one.family, one.flavor) == (spec.get("name"), spec.get("flavor"))), None)
+    model = named_model(source, name, f"no model of the catalog is {shorten(spec.get('name'))} "
+                        f"{shorten(spec.get('flavor'))}")
+    precision = source.asked.precision or ""
+    if not precision and re.search(r"float8|mxfp8|nvfp4", repr(spec), re.IGNORECASE):
+        raise InputError(f"{source.where}: model_spec: its products are quantized; give the number "
+                         f"format by --precision, one of {', '.join(CONVERTERS)}")
+    notes: list[str] = []
+    given = understood(found, PYTHON, NEW, source, notes, _READ)
+    given["activation_checkpoint.mode"] = recompute
+    return _found(source, given, model, precision if precision in CONVERTERS else "", PYTHON, notes,
+                  parts if type(parts) is int and parts > 0 else 1)
 
 
 def overrides(source: Source) -> Plain:
