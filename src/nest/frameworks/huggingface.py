@@ -28,7 +28,7 @@ _ADAPTERS = {"finetuning_type": ("full",), "adapter": (None, "")}
 """Settings that train a part of the parameters, and values that train all."""
 _OFF = "disable_gradient_checkpointing"
 _READ = (*NAMES, *_LENGTHS, *_ADAPTERS, _OFF, "deepspeed")
-_OF_THE_FILE = (*_READ, "tf32")
+READ = (*_READ, "tf32")
 """Settings of these files that the user may set besides those of the JSON."""
 _STAGE = 2
 """ZeRO where a file of accelerate does not say: accelerate==1.11.0
@@ -44,7 +44,7 @@ def read(source: Source, body: str | None = None) -> FileDescription:
         that contradicts the YAML.
     """
     notes: list[str] = []
-    there = settings_of(_of_the_file(source, _OF_THE_FILE))
+    there = settings_of(_of_the_file(source, READ))
     axolotl = "base_model" in there
     defaults: Plain = tables_of("trainer")[
         f"defaults_of_{'axolotl' if axolotl else 'llama_factory'}"]
@@ -188,7 +188,7 @@ def _read(
         raise InputError(f"{source.where}: got {shorten(length)} tokens of a sequence; allowed: a "
                          "whole number")
     settings = {name: value for name, value in asked.settings.items()
-                if name in NAMES.values() or name not in _OF_THE_FILE}
+                if name in NAMES.values() or name not in READ}
     found = deepspeed.read(source._replace(text=text, words=words, asked=asked._replace(
         settings=settings, seq_len=asked.seq_len if length is None else length)))
     return found._replace(notes=(*notes, *found.notes))

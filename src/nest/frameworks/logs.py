@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from nest.errors import InputError
-from nest.frameworks import huggingface, maxtext
+from nest.frameworks import huggingface, maxtext, translated
 from nest.frameworks.deepspeed import read as deepspeed
 from nest.frameworks.megatron import bridge_log
 from nest.frameworks.megatron import read as megatron
@@ -21,7 +21,6 @@ from nest.frameworks.megatron.script import Reading, name_of, reading_of
 from nest.frameworks.settings import arguments_of, flat, known, software_settings, tables_of
 from nest.frameworks.source import FileDescription, Source, Stated, among
 from nest.frameworks.torchtitan import read as torchtitan
-from nest.frameworks.translated import read_nemo
 from nest.inputs import load_model
 from nest.inputs.model import Model
 from nest.measured.logs import PrintedSettings, RunLog
@@ -170,9 +169,8 @@ def _megatron_deepspeed(given: Given, table: dict[str, Any], source: Source) -> 
         del table["num_experts"]
     arguments = words_of(table, source.asked.ignored, deepspeed.known_arguments())
     found = deepspeed.read(source._replace(
-        text=_json_of(given), words=arguments.words, asked=source.asked._replace(settings={})))
-    if (vocab := _vocabulary(given, source)) is not None:
-        found = found._replace(model=found.model.replace(vocab=vocab))
+        text=_json_of(given), words=arguments.words,
+        asked=source.asked._replace(settings={}, vocab=_vocabulary(given, source))))
     notes = (strange_note(arguments.strange),) if arguments.strange else ()
     return found._replace(notes=(*notes, *found.notes))
 
@@ -204,10 +202,40 @@ def _deepspeed(given: Given, source: Source) -> FileDescription:
 
 
 def _axolotl(given: Given, source: Source) -> FileDescription:
-    """Axolotl's settings, and the JSON of the engine in place of the one that they name."""
+    """Axolotl's settings with their defaults, and the JSON of the engine in place of its file."""
     body = _json_of(given) if "deepspeed" in given else None
-    return huggingface.read(_of_the_model(given, source)._replace(
-        text=json.dumps(given["axolotl"].settings)), body)
+    found, strange = _of_the_table(given["axolotl"].settings, "trainer", huggingface.READ)
+    world = strange.pop("world_size", None)
+    source = _of_the_model(given, source)._replace(
+        text=json.dumps(found), world=world if type(world) is int else None)
+    return _with_doubt(huggingface.read(source, body), strange, "Axolotl 067b021")
+
+
+def _of_the_table(settings: Mapping[str, Any], target: str, read: Sequence[str]
+                  ) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Settings that are known, and those with a value of names that are not."""
+    table = software_settings(target)
+    names = (*read, *table.free, *table.only, *table.within,
+             *(one for names in table.small for one in names))
+    found: dict[str, Any] = {}
+    strange: dict[str, Any] = {}
+    for name, value in flat(settings).items():
+        if among(name, names):
+            found[name] = value
+        elif value not in (None, False, "", 0, -1, 1) and value != []:
+            strange[name] = value
+    return found, strange
+
+
+def _with_doubt(found: FileDescription, strange: Mapping[str, Any], version: str
+                ) -> FileDescription:
+    """With a note on settings that are not known."""
+    if not strange:
+        return found
+    more = f" and {len(strange) - 12} more" if len(strange) > 12 else ""
+    note = (f"no price, and not known to {version} (another version's): "
+            f"{', '.join([*strange][:12])}{more}")
+    return found._replace(notes=(note, *found.notes))
 
 
 def _trainer(given: Given, source: Source) -> FileDescription:
@@ -235,7 +263,15 @@ def _of_the_trainer(given: Given, source: Source) -> Source:
     return source._replace(words=words, world=world if type(world) is int else None)
 
 
-# ---------------------------------------------------------------- MaxText
+# ---------------------------------------------------------------- NeMo, MaxText
+
+
+def _nemo(given: Given, source: Source) -> FileDescription:
+    """NeMo 1: all settings, of which its example has more than the table."""
+    found, strange = _of_the_table(given["nemo"].settings, "nemo", translated.NEMO)
+    return _with_doubt(translated.read_nemo(source._replace(
+        text=json.dumps(found), asked=source.asked._replace(vocab=_vocabulary(given, source)))),
+        strange, "the table of NeMo 1")
 
 
 def _maxtext(given: Given, source: Source) -> FileDescription:
@@ -243,28 +279,23 @@ def _maxtext(given: Given, source: Source) -> FileDescription:
     table = tables_of("maxtext")["printed"]
     defaults = {name: one["value"] for one in table["defaults"] for name in one["names"].split()}
     defaults |= table["other_defaults"]
-    named = given["maxtext"].settings.get("model_name") != "default"
+    settings = given["maxtext"].settings
+    named = settings.get("model_name") != "default"
     left_out = (*table["computed"].split(), *(table["model"].split() if named else ()))
-    known_to = software_settings("maxtext")
-    read = {*(one.name for one in (*maxtext.SETTINGS, *maxtext.OWN)), *defaults, *known_to.only,
-            "override_model_config", "num_slices"}
-    found: dict[str, Any] = {}
-    strange: dict[str, Any] = {}
-    for name, value in given["maxtext"].settings.items():
-        if name in read or among(name, (*known_to.free, *(one for names in known_to.small
-                                                          for one in names))):
-            if value not in ("", None) and (name not in defaults or str(value) != str(
-                    defaults[name]) and not among(name, left_out)):
-                found[name] = value
-        elif not among(name, left_out) and value not in (None, False, "", 0, -1, 1):
-            strange[name] = value
-    rows = {name: value for name, value in strange.items() if name not in table["axes"].split()}
+    read = (*(one.name for one in (*maxtext.SETTINGS, *maxtext.OWN)), *defaults,
+            "override_model_config", "num_slices")
+    found, strange = _of_the_table(
+        {name: value for name, value in settings.items() if value not in ("", None)}, "maxtext",
+        read)
+    found = {name: value for name, value in found.items() if name not in defaults
+             or str(value) != str(defaults[name]) and not among(name, left_out)}
+    strange = {name: value for name, value in strange.items() if not among(name, left_out)}
+    axes = [strange.pop(name) for name in table["axes"].split() if name in strange]
     read_as = maxtext.read(source._replace(text=json.dumps(found)))
-    notes = [f"not known to MaxText {maxtext.VERSION} (another version's), and not priced: "
-             f"{', '.join([*rows][:12])}"] if rows else []
-    if len(rows) != len(strange):
-        notes.append("mesh and rules of axes are priced as those of base.yml")
-    return read_as._replace(notes=(*notes, *read_as.notes))
+    if axes:
+        read_as = read_as._replace(notes=(
+            "mesh and rules of its axes are priced as those of base.yml", *read_as.notes))
+    return _with_doubt(read_as, strange, f"MaxText {maxtext.VERSION}")
 
 
 # ---------------------------------------------------------------- Megatron-Bridge
@@ -281,7 +312,7 @@ _READERS: Mapping[str, Callable[[Given, Source], FileDescription]] = {
     "megatron": _megatron,
     "megatron-bridge": _bridge("megatron-bridge"),
     "megatron-bridge-summary": _bridge("megatron-bridge-summary"),
-    "nemo": _printed("nemo", read_nemo),
+    "nemo": _nemo,
     "torchtitan": _printed("torchtitan", torchtitan.read_printed),
     "torchtitan-dict": _printed("torchtitan-dict", torchtitan.read_printed),
     "maxtext": _maxtext,

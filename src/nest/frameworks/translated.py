@@ -8,6 +8,7 @@ without being asked.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any, NamedTuple
@@ -51,6 +52,10 @@ def table_of(target: str) -> SettingTable:
     return SettingTable(data["takes"], data["words"], tuple(data["always"].split()))
 
 
+NEMO = (*table_of("nemo").takes, *table_of("nemo").words, *_COUNTS, *_ENGINE)
+"""Settings of NeMo 1 that are read."""
+
+
 def settings_of(source: Source) -> Plain:
     """Settings of a YAML by their names with dots, and what comes before them.
 
@@ -58,7 +63,25 @@ def settings_of(source: Source) -> Plain:
     ------
     InputError : it is no mapping.
     """
-    return flat(mapping_in(source, ".yaml")) | overrides(source)
+    return _resolved(flat(mapping_in(source, ".yaml")) | overrides(source))
+
+
+_REFERENCE = re.compile(r"\$\{(\.*)([A-Za-z_][\w.]{0,200})\}")
+"""A value that is another setting's, of OmegaConf: from the top, or from as many sections up."""
+
+
+def _resolved(given: Plain) -> Plain:
+    """Settings with the values that they refer to; what refers to nothing stays as it is."""
+    found = dict(given)
+    for name, value in given.items():
+        for _ in range(10):  # a chain of them
+            match = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
+            if match is None:
+                break
+            above = name.split(".")[:-len(match[1])] if match[1] else []
+            value = given.get(".".join((*above, match[2])), value)
+        found[name] = value
+    return found
 
 
 def _arguments(given: Plain, table: SettingTable, source: Source) -> list[str]:

@@ -184,11 +184,8 @@ _ROWS: Mapping[str, tuple[re.Pattern[str], ...]] = {
         r"setting number of micro-?batches to (?P<name>const)ant (?P<value>\d{1,9})"),),
 }
 """Settings that are printed a line each, at any place."""
-_BEGINNINGS = re.compile(r"arguments -{5}|Task Conf|Configuration Summ|Experiment conf|Running "
-                         r"with|json = |config:|Model config|TrainingArguments|Config param|"
-                         r"print\]|vocab|micro-?batches")
-_HOST = re.compile(r"[\w.-]{1,60}: (?=\[)")
-"""What pdsh puts before each line of a host."""
+_HOST = re.compile(r"(?:localhost|(?=\D{0,60}\d)[\w.-]{1,60}): (?=.)")
+"""What pdsh puts before each line of a host; names of hosts have digits, levels of logs none."""
 
 
 @dataclass
@@ -239,6 +236,11 @@ class Configurations:
         self._rows: dict[str, dict[str, Any]] = {}
         self._first: dict[str, int] = {}
 
+    @property
+    def open(self) -> bool:
+        """Whether the lines of one are being read."""
+        return self._open is not None
+
     def line(self, line: LogLine, busy: bool) -> bool:
         """Take a line.
 
@@ -252,20 +254,18 @@ class Configurations:
         """
         if self._open is not None and self._continues(self._open, line):
             return False
-        if not _BEGINNINGS.search(line.text):
-            return False
         for kind, forms in _ROWS.items():
             for form in forms:
                 if row := form.search(line.text):
                     return self._row(kind, row, line, busy)
+        host = named[0] if (named := _HOST.match(line.text)) else ""
+        text = line.text[len(host):]
         for name, entry in KINDS.items():
-            if (found := entry.begins.search(line.text)) and len(self.found) < MOST_CONFIGURATIONS:
+            if (found := entry.begins.search(text)) and len(self.found) < MOST_CONFIGURATIONS:
                 self._close("another one begins before its end")
-                host = _HOST.match(line.text)
-                self._open = _Open(name, line.number, line.rank, host[0] if host else "")
+                self._open = _Open(name, line.number, line.rank, host)
                 if entry.first:
-                    self._continues(self._open, line._replace(
-                        text=self._open.host + line.text[found.end():]))
+                    self._continues(self._open, line._replace(text=host + text[found.end():]))
                 return True
         return False
 

@@ -61,7 +61,7 @@ class RunLog:
     restarts: int
     """Starts after the first one."""
     ranks: int
-    """Ranks that printed something, as far as the launcher names them."""
+    """Ranks that printed lines of interest, as far as the launcher names them."""
     end: str
     """What ended the run behind its last step; empty: nothing is printed."""
     device: str
@@ -134,7 +134,7 @@ def is_log(path: str | os.PathLike[str]) -> bool:
     if suffix not in OTHERS:
         return False
     scan, configurations = Scan(), Configurations()
-    for line in log_lines(os.fspath(path)):
+    for line in log_lines(os.fspath(path), (table().words, lambda: configurations.open)):
         scan.line(line)
         if configurations.line(line, False) or scan.steps:
             return True
@@ -157,7 +157,7 @@ def read(path: str | os.PathLike[str], **said: Any) -> RunLog:
     """
     where = shorten(os.fspath(path), 300)[1:-1]
     scan, configurations = Scan(), Configurations()
-    for line in log_lines(os.fspath(path)):
+    for line in log_lines(os.fspath(path), (table().words, lambda: configurations.open)):
         if configurations.line(line, scan.busy):
             scan.configured()
         scan.line(line)

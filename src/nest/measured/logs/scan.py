@@ -1,7 +1,4 @@
-"""What a log says of steps, memory and its end, by the table `formats.yaml`.
-
-One pass over the lines; a line that holds none of the table's words costs one search.
-"""
+"""What a log says of steps, memory and its end, by the table `formats.yaml`."""
 
 from __future__ import annotations
 
@@ -53,8 +50,8 @@ class _Table:
     ends: dict[str, re.Pattern[str]]
     devices: list[re.Pattern[str]]
     versions: dict[str, re.Pattern[str]]
-    words: re.Pattern[str]
-    """A word that each line of interest has."""
+    words: list[bytes]
+    """Each line of interest has one."""
 
 
 _VALUES = {"_": r"\S+?", "name": r"(?P<name>[\w .()/-]{1,60}?)",
@@ -66,7 +63,7 @@ _VALUES = {"_": r"\S+?", "name": r"(?P<name>[\w .()/-]{1,60}?)",
 def _pattern(text: str) -> re.Pattern[str]:
     def value(found: re.Match[str]) -> str:
         name = found[1]
-        return _VALUES.get(name, rf"(?P<{name}>[^\s|,'\"/]+(?:,\d{{3}})*)")
+        return _VALUES.get(name, rf"(?P<{name}>[^\s|,'\"/\])}}]+(?:,\d{{3}})*)")
 
     return re.compile(re.sub(r"<(\w+)>", value, text.replace(" ", r"\s*")))
 
@@ -83,11 +80,7 @@ def table() -> _Table:
         {name: re.compile(one) for name, one in data["ends"].items()},
         [_pattern(one) for one in data["devices"]],
         {name: _pattern(one) for name, one in data["versions"].items()},
-        re.compile("|".join((
-            "elapsed time per iter", "time_per_iteration_ms", "Step Time", "tps", "wps",
-            "completed step", "train_step_timing", "iter time", "SamplesPerSec", r"it[/\]]",
-            "[mM]emory", "MA ", "Peak ", "RESOURCE_EXHAUSTED", "out of memory",
-            *data["ends"].values(), "capacity", "GPU", "version"))))
+        [word.encode() for word in data["words"]])
 
 
 class PrintedStep(NamedTuple):
@@ -126,7 +119,7 @@ class Scan:
     """Times that are none, and the first line of each; a few."""
     odd: int = 0
     ranks: set[int] = field(default_factory=set)
-    """That the launcher named."""
+    """That the launcher named before a line of interest."""
 
     def configured(self) -> None:
         """A configuration begins: a new attempt, if there was one before."""
@@ -138,8 +131,6 @@ class Scan:
             self.ranks.add(line.rank)
         found = table()
         text = line.text[:_LOOKED_AT]
-        if not found.words.search(text):
-            return
         for row, (_, stamped, pattern, more) in enumerate(found.steps):
             if match := pattern.search(text):
                 self._step(row, line, match, more, stamped)
@@ -170,8 +161,8 @@ class Scan:
             if found := pattern.search(line.text[:_LOOKED_AT]):
                 words |= {name: word for name, word in found.groupdict().items() if word}
         values = {name: number(word) for name, word in words.items()}
-        timed = {"s": 1.0, "ms": 1e-3}
-        seconds = next((value * unit for name, unit in timed.items()
+        timed = {"s": 1, "ms": 1000}
+        seconds = next((value / unit for name, unit in timed.items()
                         if (value := values.get(name))), None)
         if (rate := values.get("per_s")) is not None:
             seconds = 1.0 / rate
