@@ -215,12 +215,14 @@ def _of_the_table(settings: Mapping[str, Any], target: str, read: Sequence[str]
                   ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Settings that are known, and those with a value of names that are not."""
     table = software_settings(target)
-    names = (*read, *table.free, *table.only, *table.within,
-             *(one for names in table.small for one in names))
+    names = {*read, *table.free, *table.only, *table.within,
+             *(one for names in table.small for one in names)}
+    begins = tuple(one[:-1] for one in names if one.endswith("*"))
     found: dict[str, Any] = {}
     strange: dict[str, Any] = {}
     for name, value in flat(settings).items():
-        if among(name, names):
+        if name.startswith(begins) or any(name.rsplit(".", n)[0] in names
+                                          for n in range(name.count(".") + 1)):
             found[name] = value
         elif value not in (None, False, "", 0, -1, 1) and value != []:
             strange[name] = value
@@ -289,7 +291,10 @@ def _maxtext(given: Given, source: Source) -> FileDescription:
         read)
     found = {name: value for name, value in found.items() if name not in defaults
              or str(value) != str(defaults[name]) and not among(name, left_out)}
-    strange = {name: value for name, value in strange.items() if not among(name, left_out)}
+    own = {one for one in left_out if not one.endswith("*")}
+    begins = tuple(one[:-1] for one in left_out if one.endswith("*"))
+    strange = {name: value for name, value in strange.items()
+               if name not in own and not name.startswith(begins)}
     axes = [strange.pop(name) for name in table["axes"].split() if name in strange]
     read_as = maxtext.read(source._replace(text=json.dumps(found)))
     if axes:

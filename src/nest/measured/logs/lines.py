@@ -21,8 +21,9 @@ _ESCAPES = re.compile(  # ECMA-48, 5.4 (control sequences), 5.6 (strings such as
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]{0,1000}(?:\x07|\x1b\\)?|[ -/]*[0-~])")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]")
 _RANKS = re.compile(
-    r"\s*(?:(?:[\w.-]{1,60}: )?\[(?P<rank>rank|default)(?P<number>\d{1,6})\]:?|(?P<task>\d{1,6}):(?= )|"
-    r"\[[Rr]ank (?P<named>\d{1,6})(?: ?\|[^\]]{0,40})?\](?!.{0,40}memory \())[ \t]?")
+    r"\s*(?:(?:[\w.-]{1,60}: )?\[(?P<rank>rank|default)(?P<number>\d{1,6})\]:?|"
+    r"(?P<task>\d{1,6}):(?= )|"
+    r"\[[Rr]ank (?P<named>\d{1,6})(?: ?\|[^\]]{0,40})?\](?!.{0,40}memory \())[ \t]?", re.ASCII)
 
 
 class LogLine(NamedTuple):

@@ -37,7 +37,7 @@ MOST_CHARACTERS = 2**20
 MOST_CONFIGURATIONS = 1000
 _NESTED = re.compile(r"(?:[\[({+~-]\s*){50}")
 _NUMBER = re.compile(r"[+-]?\d{1,18}|[+-]?(\d{1,18}\.\d{0,18}|\.\d{1,18}|\d{1,18}(?=[eE]))"
-                     r"([eE][+-]?\d{1,3})?")
+                     r"([eE][+-]?\d{1,3})?", re.ASCII)
 
 
 class PrintedSettings(NamedTuple):

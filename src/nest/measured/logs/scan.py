@@ -15,7 +15,8 @@ from nest.inputs.files import read_description
 from nest.measured.logs.lines import LogLine
 from nest.units import shorten
 
-NUMBER = re.compile(r"[+-]?(\d{1,18}|\d{1,3}(,\d{3}){1,5})(\.\d{0,18})?([eE][+-]?\d{1,3})?")
+NUMBER = re.compile(r"[+-]?(\d{1,18}|\d{1,3}(,\d{3}){1,5})(\.\d{0,18})?([eE][+-]?\d{1,3})?",
+                    re.ASCII)
 _SUFFIXES = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 _BYTES = {"GiB": 2.0**30, "MiB": 2.0**20, "KiB": 2.0**10, "GB": 1e9, "MB": 1e6, "bytes": 1.0,
           "B": 1.0}
@@ -65,7 +66,7 @@ def _pattern(text: str) -> re.Pattern[str]:
         name = found[1]
         return _VALUES.get(name, rf"(?P<{name}>[^\s|,'\"/\])}}]+(?:,\d{{3}})*)")
 
-    return re.compile(re.sub(r"<(\w+)>", value, text.replace(" ", r"\s*")))
+    return re.compile(re.sub(r"<(\w+)>", value, text.replace(" ", r"\s*")), re.ASCII)
 
 
 @cache
