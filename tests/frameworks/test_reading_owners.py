@@ -84,14 +84,11 @@ def changed(data: dict[str, Any], name: str, value: object) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("owner", "keys"), [
-    ("Kubernetes", {"apiVersion": "v1", "kind": "Job"}),
     ("verl", {"actor_rollout_ref": {"model": {}}, "data": {}}),
     ("verl's supervised training", {"data": {"micro_batch_size_per_gpu": 4},
                                     "trainer": {"n_gpus_per_node": 8}}),
     ("Primus", {"modules": {"pre_trainer": {"framework": "megatron"}}}),
     ("Primus", {"modules": {"post_trainer": {"framework": "megatron"}}}),
-    ("FlagScale", {"experiment": {"exp_name": "x", "task": {"type": "train"}}}),
-    ("FlagScale", {"system": {"tensor_model_parallel_size": 1}, "model": {"num_layers": 2}}),
     ("Levanter", {"trainer": {"tracker": {"type": "wandb"}}, "model": {"type": "llama"}}),
     ("Levanter", {"trainer": {"mp": "f32", "num_train_steps": 100}, "model": {"type": "gpt2"}}),
     ("llm-foundry", {"max_seq_len": 2048, "device_train_microbatch_size": 8}),
@@ -115,6 +112,8 @@ def test_files_that_are_not_read_are_named(
 @pytest.mark.parametrize(("target", "data"), [
     ("nemo", NEMO), ("nanotron", NANOTRON), ("gpt-neox", NEOX), ("trainer", LLAMA_FACTORY),
     ("trainer", AXOLOTL), ("accelerate", ACCELERATE), ("deepspeed", DS),
+    ("flagscale", {"experiment": {"exp_name": "x", "task": {"type": "train"}}}),
+    ("flagscale", {"system": {"tensor_model_parallel_size": 1}, "model": {"num_layers": 2}}),
     ("gpt-neox", {"data_impl": "mmap", "train_micro_batch_size_per_gpu": 4, "finetune": True}),
     ("maxtext", {"per_device_batch_size": 4}), ("maxtext", {"ici_fsdp_parallelism": 4}),
     ("torchtitan-toml", {"parallelism": {"tensor_parallel_degree": 2}})])
@@ -128,7 +127,7 @@ def test_files_of_kubernetes_have_several_documents(tmp_path: Path) -> None:
     for before in ("", "---\n", "# of a job\n---\n"):
         path.write_text(f"{before}apiVersion: v1\nkind: Service\n---\napiVersion: batch/v1\n"
                         "kind: Job\n", encoding="utf-8")
-        with pytest.raises(InputError, match="a file of Kubernetes, which NEST does not read"):
+        with pytest.raises(InputError, match="a file of Kubernetes without a container that has"):
             nest.read(path)
     path.write_text("# of a job\n---\n" + yaml.safe_dump(NANOTRON), encoding="utf-8")
     assert nest.read(path).devices == 16

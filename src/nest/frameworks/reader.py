@@ -15,6 +15,7 @@ from nest.frameworks import launches, maxtext
 from nest.frameworks.capture.document import ScriptText, refuse_variables, script_text
 from nest.frameworks.capture.stand_in import slurm
 from nest.frameworks.deepspeed import read as deepspeed
+from nest.frameworks.kubernetes import ContainerScript, is_kubernetes, script_of
 from nest.frameworks.launches import LaunchedFile
 from nest.frameworks.megatron import script as megatron_script
 from nest.frameworks.megatron.script import Reading, reading_of
@@ -37,6 +38,10 @@ _DOCUMENT = re.compile(r"^---(?=\s|$)", re.MULTILINE)
 """Where a document of YAML begins."""
 _SAYS = re.compile(r"^\s*[^\s#]", re.MULTILINE)
 """A line that is no comment."""
+_KIND = re.compile(r"^kind\s*:", re.MULTILINE)
+"""A line of each file of Kubernetes."""
+MOST_PARTS = 1000
+"""Documents of a file of Kubernetes."""
 _SUFFIXES = {".toml": "torchtitan-toml", ".json": "deepspeed", ".yml": "maxtext",
              ".yaml": "maxtext"}
 """Of files of plain data, and their targets where their keys tell nothing."""
@@ -95,10 +100,17 @@ def read(
             path, model=model, vocab=vocab, seq_len=seq_len, precision=precision, stack=stack,
             optimizer=optimizer, devices=devices, variables=variables, ignore=ignore).settings
         return reading
-    file = opened(path, target, asked, variables, launch)
+    script = None if target not in (None, "megatron") else _in_kubernetes(path)
+    if script is not None:
+        asked = asked._replace(devices=devices or script.devices)
+        variables = {**script.variables, **(variables or {})}
+        file = _launched(ScriptText(script.text, os.fspath(path)),
+                         shorten(os.fspath(path), 300)[1:-1], asked, variables)
+    else:
+        file = opened(path, target, asked, variables, launch)
     found = read_file(file) if file else megatron_script.read(
-        path, devices=devices, vocab=vocab, stack=stack, variables=variables, ignore=ignore,
-        launch_number=launch)
+        path, devices=asked.devices, vocab=vocab, stack=stack, variables=variables, ignore=ignore,
+        launch_number=launch, text=script and script.text)
     if asked.ignored:
         check_ignored(asked.ignored, names_of(file.target, file.source) if file else names_of_words(
             found.words), shorten(os.fspath(path), 300)[1:-1])
@@ -180,6 +192,24 @@ def opened(
                          "command line of Megatron-LM")
     return Opened(target or software, Source(text, where, asked._replace(settings=given)),
                   os.fspath(path))
+
+
+def _in_kubernetes(path: str | os.PathLike[str]) -> ContainerScript | None:
+    """The script in a file of Kubernetes; None: it is none.
+
+    Raises
+    ------
+    InputError : one without a command.
+    """
+    suffix = Path(os.fspath(path)).suffix.lower()
+    if suffix not in (".yaml", ".yml") or not os.path.isfile(path):
+        return None
+    where, text = shorten(os.fspath(path), 300)[1:-1], read_text(path)
+    if not _KIND.search(text):
+        return None
+    parts = [part for part in _DOCUMENT.split(text) if _SAYS.search(part)]
+    documents = [parse_text(part, suffix, where) for part in parts[:MOST_PARTS]]
+    return script_of(documents, where) if any(map(is_kubernetes, documents)) else None
 
 
 def _refuse_ours(text: str, suffix: str, where: str) -> None:

@@ -1,4 +1,4 @@
-"""Files whose settings are arguments of Megatron-LM by other names: NeMo 1, nanotron, GPT-NeoX.
+"""Files whose settings are arguments of Megatron-LM: NeMo 1, nanotron, GPT-NeoX, FlagScale.
 
 The tables are `translated.yaml`: ``takes``, the argument that has the value; ``words``, the
 arguments that a value stands for, others are refused; ``always``, arguments that the software has
@@ -16,8 +16,18 @@ from typing import Any, NamedTuple
 from nest.errors import InputError
 from nest.frameworks.deepspeed import read as deepspeed
 from nest.frameworks.megatron import read as megatron
+from nest.frameworks.megatron.named import words_of
 from nest.frameworks.settings import Plain, Setting, flat, nested, tables_of
-from nest.frameworks.source import LARGEST, FileDescription, Source, mapping_in, said, understood
+from nest.frameworks.source import (
+    LARGEST,
+    LEFT_OUT,
+    FileDescription,
+    Source,
+    among,
+    mapping_in,
+    said,
+    understood,
+)
 from nest.frameworks.torchtitan.read import overrides
 from nest.inputs.model import Model
 from nest.units import shorten
@@ -350,4 +360,47 @@ def _flash(config: Any, source: Source) -> bool:
     return kinds == {"flash"}
 
 
-READERS = {"nemo": read_nemo, "nanotron": read_nanotron, "gpt-neox": read_neox}
+_PARTS = ("system", "model", "data")
+"""Sections of FlagScale whose settings are arguments, however deep they are."""
+
+
+def read_flagscale(source: Source) -> FileDescription:
+    """A YAML of FlagScale, whose settings are Megatron-LM's arguments.
+
+    Source: FlagOpen/FlagScale@1d05957 flagscale/runner/runner_train.py (_get_args_megatron), of
+    which the sections only order them.
+
+    Raises
+    ------
+    InputError : names that are no arguments, or as :func:`read_nemo`.
+    """
+    there = settings_of(source)
+    notes: list[str] = []
+    if left_out := [name for name in there if among(name, source.asked.ignored)]:
+        notes.append(f"ignored: {', '.join(left_out)}{LEFT_OUT}")
+    parts = {name.removeprefix("train."): value for name, value in there.items()
+             if name not in left_out}
+    given = {name.rpartition(".")[2]: value for name, value in parts.items()
+             if name.partition(".")[0] in _PARTS or name in source.asked.settings}
+    if not given:
+        raise InputError(f"{source.where}: it names other files (defaults), and no arguments; "
+                         "allowed: the file with the sections system and model, such as "
+                         "train/7b.yaml beside it, with --devices N")
+    found = words_of(given)
+    if found.strange:
+        names = ", ".join(shorten(name)[1:-1] for name in [*found.strange][:8])
+        raise InputError(f"{source.where}: {names}: no arguments of Megatron-LM core_v0.16.1, and "
+                         "they may change the cost; price what the job does by nest evaluate, or "
+                         "read the log of the job")
+    runner = [there.get(f"experiment.runner.{name}") for name in ("nproc_per_node", "nnodes")]
+    world = source.asked.devices or source.world
+    if world is None and type(runner[0]) is int:
+        world = runner[0] * (runner[1] if type(runner[1]) is int else 1)
+    if world is None or not 1 <= world <= 10**7:
+        raise InputError(f"{source.where}: the number of devices is not in the file; give it by "
+                         "--devices N")
+    return _found(source, [*found.words], world, "FlagScale", notes)
+
+
+READERS = {"nemo": read_nemo, "nanotron": read_nanotron, "gpt-neox": read_neox,
+           "flagscale": read_flagscale}

@@ -135,10 +135,14 @@ def followed(source: ScriptText, where: str, given: Mapping[str, str]) -> Launch
 def read(
     path: str | os.PathLike[str], *, devices: int | None = None, vocab: int | None = None,
     stack: str | None = None, variables: Mapping[str, str] | None = None,
-    ignore: Sequence[str] = (), launch_number: int | None = None,
+    ignore: Sequence[str] = (), launch_number: int | None = None, text: str | None = None,
 ) -> Reading:
-    """:func:`nest.read` of a launch script of Megatron-LM, or of a file with its command line."""
-    launch = opened(path, variables, launch_number)
+    """:func:`nest.read` of a launch script of Megatron-LM, or of a file with its command line.
+
+    ``text``: the script, where the file holds it among other things.
+    """
+    launch = opened(path, variables, launch_number) if text is None else followed(
+        ScriptText(text, os.fspath(path)), shorten(os.fspath(path), 300)[1:-1], variables or {})
     where = launch.where
     names = tuple(one.removeprefix("--") for one in ignore)
     words = launch.words
