@@ -8,6 +8,7 @@ no cost. Tables are YAML beside the software that they are of, with the source o
   of :class:`Setting`; ``flag: FIGURE``: it is there, as True, for one value of a figure (``for``;
   default: true), ``schedules: TARGET``: its words are the names of schedules in
   :mod:`nest.schedules.registry`.
+- ``printed``: what a job prints of them, where that is not the setting's name or says nothing.
 - ``read``: others that are read; ``aliases``: arguments that others say, with their words where
   these differ; ``defaults``: values of settings that are not there (``defaults_of``: those of
   another table).

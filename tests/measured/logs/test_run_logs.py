@@ -234,3 +234,20 @@ def test_a_missing_or_compressed_file(tmp_path: Path) -> None:
     file.write_bytes(b"\x1f\x8b\x08\x00rest")
     with pytest.raises(InputError, match="is compressed"):
         logs.read(file)
+
+
+def test_lines_of_mlperf(tmp_path: Path) -> None:
+    """Of each step, else of a block of steps; their step is the number of samples."""
+    head = ('0: :::MLLOG {"namespace": "", "time_ms": 1745949988612, "event_type": '
+            '"POINT_IN_TIME", "key": ')
+    where = '"metadata": {"file": "callbacks.py", "lineno": 325, "step": '
+    batch = f'{head}"global_batch_size", "value": 64, {where}0}}}}'
+    steps = [f'{head}"tracked_stats", "value": {{"train_step_time": {seconds}, '
+             f'"reduced_train_loss": 7.7}}, {where}{64 * n}.0}}}}'
+             for n, seconds in enumerate((9.5, 5.25, 5.5, 5.25), 1)]
+    block = [f'{head}"tracked_stats", "value": {{"throughput": {rate}, "train_step_time": 9.0}}, '
+             f'{where}{64 * n}}}}}' for n, rate in ((0, 8.0), (48, 16.0), (96, 16.0))]
+    found = read(tmp_path, "\n".join([batch, *steps, block[0]]))
+    assert (found.framework, found.step_time_s, found.restarts) == ("mlperf", 5.25, 0)
+    blocks = read(tmp_path, "\n".join([batch, *block]))
+    assert (blocks.step_time_s, len(blocks.steps)) == (4.0, 2)

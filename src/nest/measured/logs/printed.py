@@ -180,6 +180,9 @@ _ROWS: Mapping[str, tuple[re.Pattern[str], ...]] = {
     "vocabulary": (re.compile(r"padded vocab \((?P<name>size): (?P<value>\d{1,9})\)"),
                    re.compile(r"original vocab_(?P<name>size): (?P<value>\d{1,9})\b")),
     # NVIDIA/Megatron-LM@core_v0.16.1 megatron/core/num_microbatches_calculator.py:220
+    # mlcommons/logging mlperf_logging/mllog/constants.py
+    "mlperf": (re.compile(r':::MLLOG .*"key": "(?P<name>global_batch_size)", "value": '
+                          r"(?P<value>\d{1,9}),"),),
     "micro-batches": (re.compile(
         r"setting number of micro-?batches to (?P<name>const)ant (?P<value>\d{1,9})"),),
 }

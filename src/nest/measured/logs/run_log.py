@@ -213,8 +213,9 @@ def _timed(series: list[PrintedStep], printed: list[PrintedSettings],
         found.setdefault(one.attempt, []).append(seconds)
     if found or not any(one.samples for one in series):
         return [*found.values()]
-    batch = next((one.settings["train_batch_size"] for one in reversed(printed)
-                  if type(one.settings.get("train_batch_size")) is int), None)
+    batch = next((one.settings[name] for one in reversed(printed)
+                  for name in ("train_batch_size", "global_batch_size")
+                  if type(one.settings.get(name)) is int), None)
     if batch is None:
         notes.append("samples a second are printed, and not how many a step has: no time of a step")
         return []
