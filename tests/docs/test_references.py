@@ -97,6 +97,13 @@ OTHERS_FILES = frozenset({
     "torchtitan/models/llama3/infra/parallelize.py", "torchtitan/trainer.py",
     "torchtitan/parallelisms/parallelize_llama.py",
     "transformer_engine/pytorch/cross_entropy.py",
+    # of logs
+    "callbacks.py", "logging.py", "pyconfig.py", "timer.py",
+    "examples/nlp/language_modeling/megatron_gpt_pretraining.py",
+    "flagscale/runner/runner_train.py", "megatron/training/tokenizer/tokenizer.py",
+    "mlperf_logging/mllog/constants.py", "src/megatron/bridge/training/setup.py",
+    "src/axolotl/cli/config.py", "src/maxtext/configs/pyconfig.py",
+    "src/transformers/configuration_utils.py", "torchtitan/train.py",
 })
 """Files of other projects, cited as sources, and files that are exported."""
 OTHERS_NAMES = frozenset({

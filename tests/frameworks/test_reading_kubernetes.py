@@ -73,7 +73,7 @@ def test_what_no_container_says(tmp_path: Path) -> None:
             ([job("Job", pods({"name": "a", "image": "x"}))], "no command found"),
             ([job("Service", {})], "without a container that has a command"),
             ([job("Job", pods(PLAIN)), job("Job", pods(SHELL))], "different commands"),
-            ([job("Job", pods(container(["bash", "-c"], ["torchrun $TOKEN.py"])))],
+            ([job("Job", pods(container(["bash", "-c"], ["torchrun $TOKEN"])))],
              "no command found")):
         with pytest.raises(InputError, match=says) as told:
             nest.read(written(tmp_path, *documents))

@@ -16,7 +16,7 @@ Each kind begins with a line of its own, and ends with one, or where its text is
 - Axolotl: JSON (axolotl-ai-cloud/axolotl@067b021 src/axolotl/cli/config.py:337).
 - Hugging Face: the Trainer's arguments, a line each (huggingface/transformers@v4.57.1
   src/transformers/training_args.py:1820, __str__), and the model's JSON
-  (src/transformers/configuration_utils.py:850, :func:`__repr__`).
+  (src/transformers/configuration_utils.py:850).
 """
 
 from __future__ import annotations
