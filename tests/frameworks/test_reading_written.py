@@ -9,7 +9,7 @@ from command_line import run
 from exported_plans import PLANS  # noqa: E402
 
 import nest
-from nest.frameworks.reader import plain_model
+from nest.frameworks.megatron.script import plain_model
 from nest.inputs import load_configuration, load_job
 from nest.inputs.catalog import list_models
 from nest.inputs.files import parse_yaml, yaml_text
