@@ -38,6 +38,8 @@ READ: dict[str, tuple[Any, ...]] = {
                 False),
     "maxtext": (32, 4096, 32, 32000, 16, 64, 4096, "bf16", "maxtext", 1, 1, 1, 16, 4, 3, "full",
                 False),
+    "gpt-neox": (24, 2048, 16, 50277, 16, 128, 2048, "bf16", "megatron-deepspeed", 2, 2, 1, 4, 4, 1,
+                 "full", False),
     "nemo": (24, 2048, 16, 50257, 16, 256, 2048, "bf16", "megatron-core", 2, 2, 1, 4, 4, 1, "none",
              False),
 }

@@ -1,4 +1,4 @@
-"""Twelve logs of jobs, in the formats of their software, short; figures are made up.
+"""Thirteen logs of jobs, in the formats of their software, short; figures are made up.
 
 Formats: the sources that :mod:`nest.measured.logs.printed` and `formats.yaml` cite.
 """
@@ -334,12 +334,36 @@ def nemo() -> str:
     return f"{NEMO}{bar}\n"
 
 
+def neox() -> str:
+    """Rows say what is no default."""
+    own = {"num_layers": 24, "hidden_size": 2048, "num_attention_heads": 16, "seq_length": 2048,
+           "max_position_embeddings": 2048, "pos_emb": "rotary", "no_weight_tying": True,
+           "attention_config": ["flash"] * 24, "precision": "bfloat16", "model_parallel_size": 2,
+           "pipe_parallel_size": 2, "checkpoint_activations": True, "train_batch_size": 128,
+           "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 8,
+           "optimizer": {"type": "Adam", "params": {"lr": 0.0002}}, "global_num_gpus": 16,
+           "zero_optimization": {"stage": 1, "overlap_comm": True}, "is_pipe_parallel": True,
+           "clip_grad": 1.0}
+    default = {"activation": "gelu", "norm": "layernorm", "init_method_std": 0.02, "rank": None}
+    rows = [f"{f'  {name} {dots * (32 - len(name))} {value}':.<64}{what}" for dots in "."
+            for what, given in (("updated", own), ("default", default))
+            for name, value in given.items()]
+    lines = [f" samples/sec: 60.1 | iteration {n:8d}/  320000 | elapsed time per iteration (ms): "
+             f"{ms} | learning rate: 2.000E-04 | lm_loss: 1.1E+01 |"
+             for n, ms in ((10, 4000.0), (20, 2130.0), (30, 2120.0), (40, 2130.0))]
+    return "\n".join(["-------------------- arguments --------------------", *rows,
+                      "---------------- end of arguments ----------------",
+                      " > padded vocab (size: 50277) with 27 dummy tokens (new size: 50304)",
+                      *lines]) + "\n"
+
+
 LOGS: dict[str, str] = {
     "megatron": megatron(), "megatron-2021": megatron_2021(),
     "megatron-deepspeed": megatron_deepspeed(), "bridge-yaml": BRIDGE_YAML + bridge_steps(),
     "bridge-summary": bridge_summary(), "torchtitan-0.1": titan_dict(),
     "torchtitan-0.2": titan_json(), "torchtitan-0.3": titan_new(), "trainer": trainer(),
-    "axolotl": axolotl(), "maxtext": maxtext(), "nemo": nemo()}
+    "axolotl": axolotl(), "maxtext": maxtext(), "nemo": nemo(),
+    "gpt-neox": neox()}
 """By the software and its version."""
 SAID: dict[str, dict[str, Any]] = {
     "torchtitan-0.1": {"devices": 8}, "torchtitan-0.2": {"devices": 8},

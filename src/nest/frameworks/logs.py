@@ -159,6 +159,25 @@ def _vocabulary(given: Given, source: Source) -> int | None:
     return printed
 
 
+def _neox(given: Given, source: Source) -> FileDescription:
+    """GPT-NeoX: the rows that are no defaults, by the names of its files."""
+    settings = dict(given["gpt-neox"].settings)
+    world = settings.get("global_num_gpus", settings.get("world_size"))
+    attention = settings.get("attention_config")
+    if isinstance(attention, list) and len({*map(str, attention)}) == 1:  # one for each layer
+        settings["attention_config"] = [[[attention[0]], "all"]]
+    if "precision" in settings:
+        for name in ("fp16", "bf16"):
+            settings.pop(name, None)
+    found, strange = _of_the_table(settings, "gpt-neox", translated.NEOX)
+    computed = tables_of("gpt-neox")["computed"].split()
+    return _with_doubt(translated.read_neox(source._replace(
+        text=json.dumps(found), world=world if type(world) is int else None,
+        asked=source.asked._replace(vocab=_vocabulary(given, source)))),
+        {name: value for name, value in strange.items() if name not in computed},
+        "the table of GPT-NeoX ea7aefd")
+
+
 def _megatron_deepspeed(given: Given, table: dict[str, Any], source: Source) -> FileDescription:
     """Arguments with the JSON of their engine."""
     if "deepspeed" not in given:
@@ -314,6 +333,7 @@ def _bridge(kind: str) -> Callable[[Given, Source], FileDescription]:
 
 
 _READERS: Mapping[str, Callable[[Given, Source], FileDescription]] = {
+    "gpt-neox": _neox,
     "megatron": _megatron,
     "megatron-bridge": _bridge("megatron-bridge"),
     "megatron-bridge-summary": _bridge("megatron-bridge-summary"),

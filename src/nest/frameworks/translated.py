@@ -63,7 +63,10 @@ def table_of(target: str) -> SettingTable:
 
 
 NEMO = (*table_of("nemo").takes, *table_of("nemo").words, *_COUNTS, *_ENGINE)
-"""Settings of NeMo 1 that are read."""
+NEOX = (*table_of("gpt-neox").takes, *table_of("gpt-neox").words, *_DEEPSPEED, "attention_config",
+        "precision", "partition_activations", "gpt_j_residual", "expansion_factor",
+        "mlp_multiple_of")
+"""Settings of NeMo 1 and of GPT-NeoX that are read."""
 
 
 def settings_of(source: Source) -> Plain:

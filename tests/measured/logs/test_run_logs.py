@@ -38,6 +38,7 @@ MEASURED: dict[str, tuple[str, str, float, int, int, int | None, int | None]] = 
     "axolotl": ("axolotl", "4.57.1", 3.0, 0, 1, round(49.53 * GIB), 62 * GIB),
     "maxtext": ("maxtext", "", 3.9, 2, 5, round(54.2 * GIB), None),
     "nemo": ("nemo", "", 2.305, 1, 4, None, None),
+    "gpt-neox": ("gpt-neox", "", 2.13, 1, 3, None, None),
 }
 
 

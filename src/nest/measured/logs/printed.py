@@ -4,6 +4,8 @@ Each kind begins with a line of its own, and ends with one, or where its text is
 
 - Megatron-LM's table: NVIDIA/Megatron-LM@core_v0.16.1 megatron/training/arguments.py:1288
   (_print_args), @v2.5 megatron/arguments.py; its forks, NeMo's ``updated`` tables.
+- GPT-NeoX's table, whose rows say what is no default: EleutherAI/gpt-neox@ea7aefd
+  megatron/neox_arguments/arguments.py:757.
 - Megatron-Bridge: YAML up to 0.2 (NVIDIA-NeMo/Megatron-Bridge@v0.2.0
   src/megatron/bridge/training/setup.py:498), a summary from 0.3 on (@v0.6.0
   src/megatron/bridge/training/config.py:1809).
@@ -142,12 +144,16 @@ class _Kind(NamedTuple):
     """It ends where its brackets close."""
 
 
+_NEOX = re.compile(r"\s{1,12}(?P<name>\w+) \.* ?(?P<value>.*?)\.*updated$")
+"""A row that is no default; the others have their defaults."""
 _TABLE = re.compile(r"^\s*-{5,} (?:updated )?arguments -{5,}\s*$")
 _DASHES = re.compile(r"^\s*-{5,} end of (?:updated )?arguments -{5,}\s*$")
 _ROW = r"\s{1,12}(?P<name>\w+) \.* ?(?P<value>.*)$"
 _YAML_LINE = re.compile(r"^(?:\s*$|\s*- |\s*[\w./-]+:(?:\s|$)|\s{2,}\S)")
 _JSON_LINE = re.compile(r"""^\s*(?:["{}\[\]]|-?\d|true|false|null)""")
 KINDS: Mapping[str, _Kind] = {
+    "gpt-neox": _Kind(re.compile(r"^-{20} arguments -{20}\s*$"), _rows(_NEOX.pattern), _DASHES,
+                      re.compile(_ROW)),
     "megatron": _Kind(_TABLE, _rows(_ROW), _DASHES, re.compile(_ROW)),
     "megatron-bridge": _Kind(re.compile(r"^-{7} Task Configuration -{7}\s*$"), _yaml,
                              re.compile(r"^-{20,}\s*$"), _YAML_LINE),

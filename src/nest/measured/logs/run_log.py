@@ -201,8 +201,9 @@ def _framework(printed: list[PrintedSettings]) -> str:
     """Software by its printed configurations; what is handed to others counts first."""
     kinds = {one.kind.partition("-")[0] if one.kind.startswith(("torchtitan", "deepspeed"))
              else one.kind.removesuffix("-summary") for one in printed}
-    return next((name for name in ("axolotl", "trainer", "nemo", "megatron-bridge", "megatron",
-                                   "torchtitan", "maxtext", "deepspeed") if name in kinds), "")
+    return next((name for name in ("axolotl", "trainer", "nemo", "gpt-neox", "megatron-bridge",
+                                   "megatron", "torchtitan", "maxtext", "deepspeed")
+                 if name in kinds), "")
 
 
 def _timed(series: list[PrintedStep], printed: list[PrintedSettings],
