@@ -124,9 +124,10 @@ def test_cells_are_no_formulas_and_names_reach_no_terminal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "=cmd|'!A1.log"
-    file.write_text("[titan] CUDA capacity: =HYPERLINK(1) with 79.10GiB memory\n"
+    file.write_text("[titan] CUDA capacity: =HYPER\u202e\x07\x0bLINK(A) with 79.10GiB memory\n"
                     f"{arguments()}\n{STEP}\n", encoding="utf-8")
     found = logs.read(file)
+    assert found.device == "=HYPERLINK(A)"
     made = found.settings
     text = table(found, made.model, made.job, made.configuration, made.devices, "+x")
     cells = next(csv.DictReader(io.StringIO(text)))

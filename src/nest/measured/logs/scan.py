@@ -55,7 +55,7 @@ class _Table:
     """Each line of interest has one."""
 
 
-_VALUES = {"_": r"\S+?", "name": r"(?P<name>[\w .()/-]{1,60}?)",
+_VALUES = {"_": r"\S+?", "name": r"(?P<name>[^|,]{1,60}?)",
            "version": r"(?P<version>[\w.+-]{1,40})",
            "size": r"(?P<size>\d{1,18}(?:\.\d{0,6})? ?(?:GiB|MiB|KiB|bytes|B)?)",
            "rank": r"(?P<rank>\d{1,6})"}
