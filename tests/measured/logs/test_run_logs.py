@@ -185,14 +185,19 @@ def test_a_long_log_is_streamed(tmp_path: Path) -> None:
     with file.open("wb") as out:
         for _ in range(12):
             out.write(noise)
-        out.write(b"x" * 9_000_000 + job_logs.iteration(99, 7.0).encode() + b"\n"
-                  + job_logs.LOGS["megatron"].encode())
+        out.write(b"x" * 9_000_000 + b"\n" + job_logs.LOGS["megatron"].encode())
     tracemalloc.start()
     found = logs.read(file)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert found.step_time_s == pytest.approx(2.01) and peak < 6 * 2**20
-    assert found.restarts == 0  # the end of a line that is too long is no line
+
+
+def test_the_end_of_a_line_that_is_too_long_is_no_line(tmp_path: Path) -> None:
+    """It begins where a block of the file does."""
+    text = "x" * (3 * 2**20) + job_logs.iteration(99, 7.0) + "\n" + job_logs.LOGS["megatron"]
+    found = read(tmp_path, text)
+    assert (found.restarts, len(found.steps)) == (0, 9)
 
 
 def test_the_row_is_one_of_a_table_of_runs(tmp_path: Path) -> None:
