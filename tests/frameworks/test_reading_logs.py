@@ -62,6 +62,8 @@ def test_each_field(tmp_path: Path, name: str) -> None:
             way.outer_dp * stage.dp_in, way.micro_batch // stage.dp_in, stage.zero,
             stage.recompute, stage.sp) == READ[name]
     assert {stage.cp for stage in way.stages} == {1} and found.log is not None
+    cluster = nest.load_cluster("dgx-h100", devices=found.devices)
+    assert nest.evaluate(model, cluster, job, way).step_time_s > 0
 
 
 def test_a_log_is_its_launch_script(tmp_path: Path) -> None:

@@ -32,6 +32,9 @@ RUN: dict[str, Any] = {
     "recompute_modules": ["core_attn"], "attention_backend": "AttnBackend.auto",
     "num_layers_per_virtual_pipeline_stage": 4, "virtual_pipeline_model_parallel_size": 4,
     "transformer_impl": "transformer_engine", "img_h": 224, "mask_type": "random",
+    "num_distributed_optimizer_instances": 1, "moe_router_topk": 2, "kv_lora_rank": 32,
+    "data_parallel_sharding_strategy": "no_shard", "cp_comm_type": ["p2p"], "sgd_momentum": 0.9,
+    "fp8_recipe": "delayed", "rerun_mode": "validate_results", "moe_layer_freq": 1,
     "bias_swiglu_fusion": True, "num_experts": None, "perform_initialization": True,
     "tokenizer_type": "HuggingFaceTokenizer", "tokenizer_model": "=HYPERLINK(1)"}
 
