@@ -1,8 +1,8 @@
 """Values of a stack's choices that a search tries: combinations that no other is better than.
 
 A value is left out where another one is never slower and never larger, and forbids nothing more
-(docs/proofs.md, Lemma 52). What remains of a mixture of experts is what trades memory or rules for
-time: what CUDA graphs capture, and how tokens reach their experts.
+(docs/proofs.md, Lemma 52 (choices of software)). What remains of a mixture of experts is what
+trades memory or rules for time: what CUDA graphs capture, and how tokens reach their experts.
 """
 
 from __future__ import annotations
