@@ -54,10 +54,13 @@ def test_every_dimension_has_an_option(files, capsys):
              "sp": "true", "outer_dp": "1..2", "dp_in": "1..4", "ep": "1", "etp": "1..2",
              "vpp": "1..3", "group": "2..8", "micro_batch": "1..8", "mbs": "1..4",
              "schedule": "gpipe,1f1b",
-             "offload": "none"}
+             "cuda_graphs": "none", "dispatcher": "alltoall", "fused_experts": "false",
+             "fp8_attention": "false", "fp8_head": "false", "fp8_gather": "true",
+             "tp_overlap": "true", "offload": "none"}
     assert set(words) == set(nest.SearchSpace.model_fields)
     given = [word for name, text in words.items()
              for word in (f"--{name.replace('_', '-')}", text)]
+    given += ["--stack", "megatron-bridge"]  # which has all choices
     space = json.loads(run(capsys, "plan", *files.words, *given, "--json")[0])["search"]["space"]
     assert space == {**words, "recompute_modules": "core_attn+norm,norm"}
 
