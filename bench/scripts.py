@@ -6,7 +6,8 @@
 bench/scripts.yaml lists the scripts. CLONES is a folder with git clones of their repositories,
 CLONES/OWNER/NAME. They are read as text at their commits; nothing in them is executed.
 bench/scripts.json has what was read and found: model, job, both configurations, and why others are
-refused.
+refused. Where the text alone does not decide a launch, the figures stay: the script would have to
+be run (`nest capture`).
 """
 
 from __future__ import annotations
@@ -167,7 +168,9 @@ def main() -> None:
     if len(sys.argv) > 1:
         known = figures() if FIGURES.exists() else {}
         for name, case in cases(sys.argv[2] if len(sys.argv) > 2 else "").items():
-            known[name] = read(case, Path(sys.argv[1]))
+            found = read(case, Path(sys.argv[1]))
+            if name not in known or "nest capture" not in "".join(found.get("refused", ())):
+                known[name] = found
             lines = (f"{json.dumps(one)}: {json.dumps(known[one])}" for one in cases()
                      if one in known)
             FIGURES.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
