@@ -168,6 +168,8 @@ def test_a_log_is_told_from_a_script(tmp_path: Path) -> None:
     for name, text, log in (
             ("train.log", "", True), ("slurm-1.out", "", True), ("run.sh", "torchrun", False),
             ("run.txt", "torchrun pretrain_gpt.py --num-layers 2", False),
+            ("train.log.1", job_logs.LOGS["maxtext"], True), ("run.2", "torchrun", False),
+            ("job.o12", job_logs.LOGS["megatron"], True), ("a.p7", job_logs.LOGS["nemo"], False),
             ("job", job_logs.LOGS["maxtext"], True), ("a.txt", job_logs.LOGS["trainer"], True),
             ("a.yaml", job_logs.LOGS["nemo"], False)):
         file = tmp_path / name

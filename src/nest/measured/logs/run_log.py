@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -129,10 +130,10 @@ LOGS, OTHERS = (".log", ".out", ".err"), (".txt", "")
 def is_log(path: str | os.PathLike[str]) -> bool:
     """Whether a file is a log: by its suffix, or, where that may be a script's, by its lines."""
     suffix = Path(os.fspath(path)).suffix.lower()
-    if suffix in LOGS or suffix[1:].isdigit() or not os.path.isfile(path):
-        return suffix in LOGS or suffix[1:].isdigit()
-    if suffix not in OTHERS:
-        return False
+    if suffix in LOGS or not os.path.isfile(path):
+        return suffix in LOGS
+    if suffix not in OTHERS and not re.fullmatch(r"\.[oe]?\d{1,12}", suffix, re.ASCII):
+        return False  # but train.log.1, and job.o123 of PBS
     scan, configurations = Scan(), Configurations()
     for line in log_lines(os.fspath(path), (table().words, lambda: configurations.open)):
         scan.line(line)
