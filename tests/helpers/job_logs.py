@@ -254,7 +254,7 @@ def trainer() -> str:
     return "\n".join([
         f"Model config LlamaConfig {json.dumps(HF_MODEL, indent=2)}", "",
         "MA 12.56 GB         Max_MA 14.1 GB         CA 14.2 GB         Max_CA 15 GB ",
-        json_of_engine(3, 4, 4, 128), "Training/evaluation parameters TrainingArguments(",
+        json_of_engine(3, 4, 4, 128), "Training/evaluation parameters Seq2SeqTrainingArguments(",
         "_n_gpu=1,", "bf16=True,", "fp16=False,", "gradient_accumulation_steps=4,",
         "gradient_checkpointing=True,", "per_device_train_batch_size=4,",
         "optim=OptimizerNames.ADAMW_TORCH,", ")", "  Total optimization steps = 96", bar]) + "\n"

@@ -370,8 +370,8 @@ _PARTS = ("system", "model", "data")
 def read_flagscale(source: Source) -> FileDescription:
     """A YAML of FlagScale, whose settings are Megatron-LM's arguments.
 
-    Source: FlagOpen/FlagScale@1d05957 flagscale/runner/runner_train.py (_get_args_megatron), of
-    which the sections only order them.
+    Source: FlagOpen/FlagScale@1d05957 flagscale/runner/runner_train.py; the sections
+    only order them.
 
     Raises
     ------

@@ -1,7 +1,7 @@
 """The configuration that Megatron-Bridge prints: fields of Megatron-Core's classes.
 
 YAML of all fields up to 0.2, and from 0.3 on a summary of those that are not Megatron-Core's
-defaults (NVIDIA-NeMo/Megatron-Bridge@v0.6.0 src/megatron/bridge/training/config.py:1809), which are
+defaults (NVIDIA-NeMo/Megatron-Bridge@v0.6.0 src/megatron/bridge/training/config.py:1665), which are
 those of Megatron-LM's arguments. Overlap and number formats are resolved into these fields before
 (the same file, validate).
 """

@@ -7,8 +7,8 @@ Each kind begins with a line of its own, and ends with one, or where its text is
 - GPT-NeoX's table, whose rows say what is no default: EleutherAI/gpt-neox@ea7aefd
   megatron/neox_arguments/arguments.py:757.
 - Megatron-Bridge: YAML up to 0.2 (NVIDIA-NeMo/Megatron-Bridge@v0.2.0
-  src/megatron/bridge/training/setup.py:498), a summary from 0.3 on (@v0.6.0
-  src/megatron/bridge/training/config.py:1809).
+  src/megatron/bridge/training/setup.py:480), a summary from 0.3 on (@v0.6.0
+  src/megatron/bridge/training/config.py:1665).
 - NeMo 1: YAML (NVIDIA/NeMo@8cfedd7 examples/nlp/language_modeling/megatron_gpt_pretraining.py:37).
 - torchtitan: JSON (pytorch/torchtitan@v0.2.2 torchtitan/config/job_config.py:1032), a dict of
   Python up to 0.2.0 (@v0.1.0 torchtitan/train.py:76).
@@ -16,9 +16,9 @@ Each kind begins with a line of its own, and ends with one, or where its text is
   deepspeed/runtime/config.py:998).
 - MaxText: a line each (AI-Hypercomputer/maxtext@e591f30 src/maxtext/configs/pyconfig.py:584).
 - Axolotl: JSON (axolotl-ai-cloud/axolotl@067b021 src/axolotl/cli/config.py:337).
-- Hugging Face: the Trainer's arguments, a line each (huggingface/transformers@v4.57.1
-  src/transformers/training_args.py:1820, __str__), and the model's JSON
-  (src/transformers/configuration_utils.py:850).
+- Hugging Face: the Trainer's arguments, a line each (transformers==4.57.1
+  src/transformers/training_args.py:2169), and the model's JSON
+  (src/transformers/configuration_utils.py:839).
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ KINDS: Mapping[str, _Kind] = {
     "axolotl": _Kind(re.compile(r"config:\s*$"), _json, belongs=_JSON_LINE, brackets=True),
     "huggingface-model": _Kind(re.compile(r"Model config \w+ (?=\{)"), _json, belongs=_JSON_LINE,
                                first=True, brackets=True),
-    "trainer": _Kind(re.compile(r"\bTrainingArguments\(\s*$"),
+    "trainer": _Kind(re.compile(r"TrainingArguments\(\s*$"),
                      _rows(r"(?P<name>\w+)=(?P<value>.*),$"), re.compile(r"^\)\s*$"),
                      re.compile(r"^\w+=")),
 }
@@ -182,10 +182,10 @@ _ROWS: Mapping[str, tuple[re.Pattern[str], ...]] = {
         r"config\.py:\d+:print\] {2,}(?P<name>train_batch_size|gradient_accumulation_steps|"
         r"train_micro_batch_size_per_gpu|world_size) \.* ?(?P<value>\d{1,9})$"),),
     # NVIDIA/Megatron-LM@core_v0.16.1 megatron/training/tokenizer/tokenizer.py:126; NVIDIA/NeMo
-    # nemo/collections/nlp/models/language_modeling/megatron_base_model.py (_build_vocab)
+    # nemo/collections/nlp/models/language_modeling/megatron_base_model.py:642
     "vocabulary": (re.compile(r"padded vocab \((?P<name>size): (?P<value>\d{1,9})\)"),
                    re.compile(r"original vocab_(?P<name>size): (?P<value>\d{1,9})\b")),
-    # NVIDIA/Megatron-LM@core_v0.16.1 megatron/core/num_microbatches_calculator.py:220
+    # NVIDIA/Megatron-LM@core_v0.16.1 megatron/core/num_microbatches_calculator.py:229
     # mlcommons/logging mlperf_logging/mllog/constants.py
     "mlperf": (re.compile(r':::MLLOG .*"key": "(?P<name>global_batch_size)", "value": '
                           r"(?P<value>\d{1,9}),"),),
