@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import job_logs
 import pytest
 from typer.testing import CliRunner
 
@@ -59,6 +60,17 @@ def test_causes_add_up_to_the_price(plan: nest.Plan) -> None:
     assert told.step_s == pytest.approx(plan.step_time_s, rel=1e-12)
     assert told.activations + told.states == pytest.approx(
         max(stage.memory_bytes.total for stage in plan.stages))
+
+
+def test_a_log_teaches(tmp_path: Path) -> None:
+    file = tmp_path / "train.log"
+    file.write_text(job_logs.LOGS["megatron"], encoding="utf-8")
+    found = nest.learn([str(file)], gpu="h100")
+    told = found.observations[0]
+    assert told.verdict == "ran" and told.seconds == nest.read(file).log.step_time_s
+    assert found.devices == ("h100-sxm",) and found.stack.name.startswith("megatron-core")
+    assert told.step_s == pytest.approx(nest.learn([str(file)], gpu="h100", stack=found.stack)
+                                        .observations[0].step_s)
 
 
 @pytest.mark.parametrize(("words", "said"), [

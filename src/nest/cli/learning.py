@@ -24,11 +24,14 @@ CANDIDATES = 60
 def learn(
     sources: Annotated[list[str], argument(
         "Tables of runs (.csv, docs/accuracy.md), where a row without a step time ran out of "
-        "memory; plans with the seconds that a step took, PLAN.json:6.2, or PLAN.json:oom; files "
-        "that were learned before.", "RUN...")],
+        "memory; plans with the seconds that a step took, PLAN.json:6.2, or PLAN.json:oom; logs of "
+        "runs (docs/read.md); files that were learned before.", "RUN...")],
     stack: Annotated[str | None, text(
         "Price all runs with this stack, a name (`nest list stacks`) or a file; default: the one "
         "of the runs.", "NAME")] = None,
+    gpu: Annotated[str | None, text(
+        "Device of runs whose log does not print it; a name of `nest list devices` or such as "
+        "H100.", "NAME")] = None,
     target: Annotated[str | None, text(
         "Also write what was learned, for --learned and `nest next`.", "FILE.yaml", "--output",
         "-o")] = None,
@@ -45,7 +48,7 @@ def learn(
     from nest.measured.learning import learn as taught_by
     from nest.report.learning_text import learned_text
 
-    found = taught_by(sources, None if stack is None else load_stack(stack))
+    found = taught_by(sources, None if stack is None else load_stack(stack), gpu)
 
     def write() -> None:
         if target is not None:

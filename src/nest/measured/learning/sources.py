@@ -13,9 +13,11 @@ from nest.evaluation.plans import Plan
 from nest.inputs.arguments import need, takes
 from nest.inputs.job import Stack
 from nest.inputs.space import Precision
-from nest.measured import validation
+from nest.measured import logs
 from nest.measured.learning.learned import Learned, load_learned
 from nest.measured.learning.observations import Observation, observe_run, observed
+from nest.measured.logs.table_row import table
+from nest.measured.validation import runs as validation
 from nest.units import parse_seconds, shorten
 
 FAILED = "oom"
@@ -32,16 +34,20 @@ class _Told(NamedTuple):
     experts: bool
 
 
-@takes(sources="texts")
-def learn(sources: Sequence[str], stack: Stack | None = None) -> Learned:
+@takes(sources="texts", gpu="text")
+def learn(
+    sources: Sequence[str], stack: Stack | None = None, gpu: str | None = None
+) -> Learned:
     """Learn from runs.
 
     Parameters
     ----------
     sources : each a table of runs (.csv, docs/accuracy.md), in which a row without a step time ran
         out of memory; a plan and the seconds that its steps took, as ``PLAN.json:6.2``, or
-        ``PLAN.json:oom``; or a file that was learned before, whose runs count again.
+        ``PLAN.json:oom``; the log of a run that prints its settings (docs/read.md); or a file that
+        was learned before, whose runs count again.
     stack : prices all of them; None: the one that they name.
+    gpu : type of device of logs that do not print it.
 
     Raises
     ------
@@ -55,6 +61,8 @@ def learn(sources: Sequence[str], stack: Stack | None = None) -> Learned:
         path, _, result = source.rpartition(":")
         if source.endswith(".csv"):
             told += _of_table(source, stack)
+        elif logs.is_log(source):
+            told += _of_log(source, stack, gpu)
         elif path and not os.path.exists(source):
             told.append(_of_plan(path, result, stack))
         else:
@@ -82,6 +90,14 @@ def learn(sources: Sequence[str], stack: Stack | None = None) -> Learned:
 def _of_table(path: str, stack: Stack | None) -> list[_Told]:
     return [_told(plan, observation) for plan, observation in (
         observe_run(run, stack) for run in validation.read(path))]
+
+
+def _of_log(path: str, stack: Stack | None, gpu: str | None) -> list[_Told]:
+    log = logs.read(path)
+    found = log.settings
+    text = table(log, found.model, found.job, found.configuration, found.devices, gpu or "")
+    return [_told(plan, observation) for plan, observation in (
+        observe_run(run, stack or found.job.stack) for run in validation.parse(text, path))]
 
 
 def _of_plan(path: str, result: str, stack: Stack | None) -> _Told:
