@@ -189,7 +189,7 @@ def test_how_sure_the_price_is():
     assert "per step in 9 of 10 cases" in text
     assert "never measured" not in text and "Simulated" not in plan_text(plan)
     beyond = " ".join(plan_text(priced("llama3-8b", "dgx-a100", 16, stack="torchtitan")).split())
-    assert "extrapolated, because not among 10 measured configurations of torchtitan: device" in (
+    assert "extrapolated, because not among 12 measured configurations of torchtitan: device" in (
         beyond)
     piped = [priced("llama3-8b", "dgx-h100", 16, stack="internevo", pp=pp) for pp in (1, 2)]
     assert [plan.confidence is not None and "a pipeline" in plan.confidence.beyond
