@@ -45,7 +45,7 @@ def test_the_list_has_every_model_and_cluster() -> None:
     assert models == set(catalog.names("models"))
     # Rented ones differ from these by rates alone.
     assert clusters >= {name for name in catalog.names("clusters")
-                        if name.startswith(("dgx", "gb", "h100", "tpu"))}
+                        if name.startswith(("dgx", "gb", "h100", "tpuv4"))}
 
 
 @pytest.mark.kernels
