@@ -14,8 +14,8 @@ from nest.inputs.job import Factors
 
 assert no_explanations  # a fixture of this file too
 WITHOUT_JIT = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
-INSTANCES = 16 if WITHOUT_JIT else 64
-CHUNKS = 4
+INSTANCES = 16 if WITHOUT_JIT else 32
+CHUNKS = 2
 
 
 def taught(seed: int) -> Instance:

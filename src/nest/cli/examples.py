@@ -24,6 +24,11 @@ EXAMPLES = {
         "nest capture --yes -o captured.json -- sbatch job.slurm",
     ),
     "improve": ("nest improve run.sh dgx-h100 --devices 64 -o better",),
+    "learn": (
+        "nest learn plan.json:23.4 -o mine.yaml",
+        "nest learn mine.yaml train.log -o more.yaml",
+    ),
+    "next": ("nest next llama2-7b dgx-a100 --job job.yaml --learned mine.yaml -o runs",),
     "replan": ("nest replan plan.json --without node17 -o next.json",),
     "serve": ("nest serve --port 8316", "nest serve --host 0.0.0.0 --token-file token.txt"),
     "simulate": ("nest simulate plan.json --trace trace.json",),

@@ -36,9 +36,10 @@ def learn(
         "Also write what was learned, for --learned and `nest next`.", "FILE.yaml", "--output",
         "-o")] = None,
 ) -> None:
-    """Learn from runs of your own: times, memory, and runs that ran out of memory.
+    """Learn from runs of your own, for the prices of the next plans.
 
-    One run is enough to begin with. What no run has told keeps the catalog's figure and its doubt.
+    Times, memory and runs that ran out of memory count. One run is enough to begin with. What no
+    run has told keeps the catalog's figure and its doubt.
     """
     check_target(target)
     if target is not None and not target.endswith((".yaml", ".yml")):
@@ -76,10 +77,11 @@ def following(
     threads: options.Threads = None,
     quiet: options.Quiet = False,
 ) -> None:
-    """Choose what to run next: what is likely best, or tells most about it.
+    """Choose what to run next, after what was learned.
 
-    At most one of the runs is a risk of memory. Where no run is worth it any more, it says so. Give
-    the results to `nest learn`, with what was learned before.
+    What is likely best, or tells most about it, comes first. At most one of the runs is a risk of
+    memory. Where no run is worth it any more, it says so. Give the results to `nest learn`, with
+    what was learned before.
     """
     if not 1 <= runs <= 20:
         raise InputError(f"--runs: got {runs}; allowed: 1 to 20")

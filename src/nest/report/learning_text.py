@@ -110,7 +110,7 @@ def next_text(
                        "step so far, failures counted.")
     where = folder or "DIR"
     page.paragraph(f"Then: nest learn LEARNED.yaml {where}/next-1.json:SECONDS (or :oom) ... -o "
-                   "LEARNED.yaml")
+                   "MORE.yaml")
     return page.text()
 
 
