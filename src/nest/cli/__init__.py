@@ -2,8 +2,8 @@
 
 `main` lists the subcommands and turns errors into exit codes. `plan`, `evaluate` and `compare` are
 files of their own, as are `sweep` and `bench`; `plan_commands` has what is done with a plan, `read`
-jobs that run today, `capture` their scripts, `measured` measurements, `service` other programs,
-`listing` the catalog and schemas. `options` has the options that several subcommands share;
-`examples` end each help; `naming` names options and files in messages; `present`, `progress` and
-`output` print.
+jobs that run today, `capture` their scripts, `measured` measurements, `learning` what own runs
+teach, `service` other programs, `listing` the catalog and schemas. `options` has the options that
+several subcommands share; `examples` end each help; `naming` names options and files in messages;
+`present`, `progress` and `output` print.
 """
