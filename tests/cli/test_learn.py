@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 import nest
 from nest.cli.main import app, main
 from nest.evaluation.even import even_configuration
+from nest.inputs.files import yaml_text
 from nest.measured.learning import observed, unlearned
 
 
@@ -92,6 +93,21 @@ def test_what_is_not_usable_is_refused_in_one_message(
     assert main([word.replace("PLAN", str(file)) for word in words]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert said in " ".join(lines) and "Traceback" not in " ".join(lines)
+
+
+@pytest.mark.parametrize(("field", "value"), [
+    ("degrees", [1.0]), ("sizes", [1.0, 2.0]), ("compute", 0.0), ("states", -1.0),
+    ("seconds", 0.0), ("tp", float("inf"))])
+def test_a_damaged_file_is_refused(
+    plan: nest.Plan, tmp_path: Path, field: str, value: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target, told = tmp_path / "mine.yaml", observed(plan, "x", "ran", 9.0).model_dump(mode="json")
+    data = {"schema": "nest.learned/1", "stack": plan.inputs.job.stack.as_dict(), "devices": ["a"],
+            "precisions": ["bf16"], "experts": False, "observations": [{**told, field: value}]}
+    target.write_text(yaml_text(data), encoding="utf-8")
+    assert main(["learn", str(target)]) == 2
+    said = capsys.readouterr().err
+    assert f"mine.yaml: observations.0.{field}" in said and "stack" not in said
 
 
 def test_help_is_there() -> None:

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 from instances import Instance
-from test_stack_oracle import held_against, no_explanations, question
+from test_stack_oracle import decided, no_explanations, question
 
 from nest.inputs.job import Factors
 
@@ -29,9 +29,5 @@ def taught(seed: int) -> Instance:
 @pytest.mark.kernels
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_no_configuration_is_faster_as_runs_taught(chunk: int) -> None:
-    done, fit = 0, 0
-    for seed in range(chunk, INSTANCES, CHUNKS):
-        best = held_against(taught(seed), seed)
-        done += best is not None
-        fit += best is not None and best.seconds is not None
+    done, fit = decided(taught, range(chunk, INSTANCES, CHUNKS))
     assert WITHOUT_JIT or (done > INSTANCES // 16 and fit > 0)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from instances import Instance
 from own_rules import own_rules
-from test_stack_oracle import held_against, no_explanations, question
+from test_stack_oracle import decided, held_against, no_explanations, question
 
 import nest
 
@@ -38,11 +38,7 @@ def own(seed: int) -> Instance:
 @pytest.mark.kernels
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_no_configuration_that_own_rules_allow_is_faster(chunk: int) -> None:
-    done, fit = 0, 0
-    for seed in range(chunk, INSTANCES, CHUNKS):
-        best = held_against(own(seed), seed)
-        done += best is not None
-        fit += best is not None and best.seconds is not None
+    done, fit = decided(own, range(chunk, INSTANCES, CHUNKS))
     assert WITHOUT_JIT or (done > INSTANCES // 16 and fit > 0)
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from nest.cli import options, output
+from nest.cli.measured import check_yaml, hand_over
 from nest.cli.options import argument, fraction, number, text
-from nest.cli.present import check_target
 from nest.cli.progress import Follow, progress
 from nest.errors import InputError
 
@@ -41,24 +41,15 @@ def learn(
     Times, memory and runs that ran out of memory count. One run is enough to begin with. What no
     run has told keeps the catalog's figure and its doubt.
     """
-    check_target(target)
-    if target is not None and not target.endswith((".yaml", ".yml")):
-        raise InputError(f"output: got {target[-60:]!r}; allowed: a name that ends in .yaml")
+    check_yaml(target)
     from nest.inputs import load_stack
-    from nest.inputs.files import write_text_atomic, yaml_text
     from nest.measured.learning import learn as taught_by
     from nest.report.learning_text import learned_text
 
     found = taught_by(sources, None if stack is None else load_stack(stack), gpu)
-
-    def write() -> None:
-        if target is not None:
-            write_text_atomic(target, yaml_text(found.model_dump(
-                mode="json", by_alias=True, exclude_defaults=True) | {"schema": found.schema_}))
-            output.say(f"nest: {target} is written; use it as: nest plan MODEL CLUSTER --learned "
-                       f"{target} ..., nest next MODEL CLUSTER --learned {target} ...")
-
-    output.deliver(lambda: learned_text(found, **output.page()), write)
+    hand_over(learned_text(found, **output.page()), (
+        target, lambda: found.model_dump(mode="json", by_alias=True, exclude_defaults=True) | {
+            "schema": found.schema_}, "nest next MODEL CLUSTER --learned {} ..."))
 
 
 def following(
@@ -124,8 +115,7 @@ def _candidates(best: Plan, known: Learned) -> tuple[list[Plan], list[Observatio
     inputs, done = best.inputs, {(one.degrees, one.sizes) for one in known.observations}
     plans, points = [], []
     for way in (best.configuration, *(one.configuration for one in best.alternatives)):
-        plan = evaluate(inputs.model or inputs.profile,  # type: ignore[arg-type]
-                        inputs.cluster, inputs.job, way)
+        plan = evaluate(inputs.subject, inputs.cluster, inputs.job, way)
         point = observed(unlearned(plan), plan.headline)
         if (point.degrees, point.sizes) not in done:
             plans.append(plan)

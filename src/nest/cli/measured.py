@@ -106,11 +106,11 @@ def gemm(
     from nest.measured.calibration.written import device_data
     from nest.report.calibration_text import device_text
 
-    _check(target)
+    check_yaml(target)
     found = fit_products(load_device(device), read_products(file, gpu), apart)
     data = device_data(found, device, [file])
     Device.parse(resolve_device(data), target or "device")
-    _hand_over(device_text(found, **output.page()),
+    hand_over(device_text(found, **output.page()),
                (target, lambda: data, "nest plan MODEL CLUSTER --device {} ..."))
 
 
@@ -145,7 +145,7 @@ def collectives(
     from nest.measured.calibration.written import cluster_data
     from nest.report.calibration_text import network_text
 
-    _check(target)
+    check_yaml(target)
     for name, value in (("node-size", node_size), ("ranks", ranks), ("nodes", nodes)):
         if value is not None and value < 1:
             raise InputError(f"{name}: got {value}; allowed: 1 and more")
@@ -156,7 +156,7 @@ def collectives(
     data = cluster_data(found, cluster, files)
     Cluster.parse(data, target or "cluster")
     text = to_json(found, notes) if as_json else network_text(found, notes, **output.page())
-    _hand_over(text, (target, lambda: data, "nest plan MODEL {} ..."))
+    hand_over(text, (target, lambda: data, "nest plan MODEL {} ..."))
 
 
 @calibrate.command("runs")
@@ -185,8 +185,8 @@ def runs(
     from nest.measured.calibration.written import run_device_data, stack_data
     from nest.report.calibration_text import runs_text
 
-    _check(target)
-    _check(device_target)
+    check_yaml(target)
+    check_yaml(device_target)
     names = None if figures is None else [name.strip() for name in figures.split(",")]
     given, known = _stack_of(stack)
     chosen = choose(validation.read(file), given, known,
@@ -201,7 +201,7 @@ def runs(
     if device_target is not None and not told & set(DEVICE_FIGURES):
         output.say(f"nest: {device_target} is not written: the runs do not determine its figures")
         device_target = None
-    _hand_over(runs_text(found, **output.page()),
+    hand_over(runs_text(found, **output.page()),
                (device_target, lambda: run_device_data(found, device, file),
                 "nest plan MODEL CLUSTER --device {} ..."),
                (target, lambda: data, "nest plan MODEL CLUSTER --stack {} ..."))
@@ -217,7 +217,7 @@ def _stack_of(text: str | None) -> tuple[Stack | None, str | None]:
     return (None, known) if known is not None else (load_stack(text), None)
 
 
-def _check(target: str | None) -> None:
+def check_yaml(target: str | None) -> None:
     """Refuse a file name that descriptions cannot be read from."""
     check_target(target)
     if target is not None and not target.endswith((".yaml", ".yml")):
@@ -228,7 +228,7 @@ Written = tuple[str | None, Callable[[], Mapping[str, Any]], str]
 """A file or none, what to write, and a command that uses it, with {} for its name."""
 
 
-def _hand_over(text: str, *files: Written) -> None:
+def hand_over(text: str, *files: Written) -> None:
     output.deliver(lambda: text, *(partial(_write, *file) for file in files))
 
 

@@ -148,9 +148,8 @@ def question_of(
 ) -> Properties:
     """What of a question decides which runs are like it; of unlike stages the largest degrees."""
     tp, cp, ep = (max(getattr(stage, name) for stage in plan.stages) for name in ("tp", "cp", "ep"))
-    parameters = sum(chain.kinds[kind].parameters for kind in chain.order)
     return Properties(cluster.device_types[0].name, chain.experts is not None, job.precision,
-                    max(float(parameters), 1.0), cluster.size, tp, plan.pp, cp, ep, job.seq_len)
+                    max(chain.parameters, 1.0), cluster.size, tp, plan.pp, cp, ep, job.seq_len)
 
 
 class Sureness(NamedTuple):

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from nest.errors import InputError
 from nest.evaluation.ranks import Rank, ranks
 from nest.inputs.base import Description, Freeze, FrozenDict, Shown, Written
 from nest.inputs.choices import ChosenValues
@@ -243,6 +244,19 @@ class Inputs(Description):
     profile: Profile | None = None
     cluster: Cluster
     job: Job
+
+    @property
+    def subject(self) -> Model | Profile:
+        """What is trained.
+
+        Raises
+        ------
+        InputError : neither is there.
+        """
+        found = self.model or self.profile
+        if found is None:
+            raise InputError("inputs: got neither of model and profile; allowed: one of them")
+        return found
 
 
 class Plan(Shown):

@@ -201,11 +201,8 @@ class _Solver:
 
     def __init__(self, plan: Plan, threads: int | None) -> None:
         inputs = plan.inputs
-        subject = inputs.model or inputs.profile
-        if subject is None:
-            raise InputError("inputs: got neither of model and profile; allowed: one of them")
-        self.plan, self.subject, self.threads = plan, subject, threads
-        self.chain: Chain = chain_of(subject)
+        self.plan, self.subject, self.threads = plan, inputs.subject, threads
+        self.chain: Chain = chain_of(inputs.subject)
         self.cluster: Cluster = inputs.cluster
         self.job: Job = inputs.job
         self.proved = plan.search is not None and plan.optimal

@@ -7,7 +7,7 @@ import operator
 import re
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from typing import Annotated, Any, Self, TypeVar
 
@@ -349,8 +349,8 @@ def _problems(item: Any, cls: type[BaseModel], data: object) -> Iterator[tuple[s
     problem, value, context = item["type"], item.get("input"), item.get("ctx") or {}
     if problem == "default_factory_not_called":
         return  # the field that the default follows from has a line of its own
-    if problem == "too_short" and value:
-        return  # entries were given; the bad ones have lines of their own
+    if problem == "too_short" and isinstance(value, Sized) and len(value) >= context["min_length"]:
+        return  # enough entries were given; the bad ones have lines of their own
     location = tuple(part for part in item["loc"]
                      if isinstance(part, int) or not _CHOICE.fullmatch(part))
     path = ".".join(shorten(part)[1:-1] if isinstance(part, str) else str(part)

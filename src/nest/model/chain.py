@@ -67,6 +67,11 @@ class Chain:
         return kinds
 
     @cached_property
+    def parameters(self) -> float:
+        """Of all layers."""
+        return float(sum(self.kinds[kind].parameters for kind in self.order))
+
+    @cached_property
     def is_chain(self) -> bool:
         """Every layer feeds the next one, and no other."""
         return len(self.tensors) == len(self) - 1 and all(

@@ -121,16 +121,14 @@ def replan(
         raise InputError(f"plan: got schedule {before.parallelism.schedule}, of which two stages "
                          "hold each layer; allowed: others, for what moves between such copies is "
                          "not counted")
-    subject = before.inputs.model or before.inputs.profile
     whole = before.inputs.cluster if cluster is None else cluster
     need("cluster", whole, (Cluster,), "nest.load_cluster or nest.load_network")
-    assert subject is not None  # kept by evaluate
     left = left_of(whole, given)
-    after = fastest(subject, left.cluster, before.inputs.job, space, threads=threads,
+    after = fastest(before.inputs.subject, left.cluster, before.inputs.job, space, threads=threads,
                     time_limit=time_limit, beyond_stack=beyond_stack, progress=progress,
                     reorder=reorder or bool(left.cluster.types))
     found = received(
-        chain_of(subject), before.inputs.job, before.configuration,
+        chain_of(before.inputs.subject), before.inputs.job, before.configuration,
         device_names(before.inputs.cluster), after.configuration,
         device_names(after.inputs.cluster), left.lost)
     each = zip(after.ranks(), found.parameters.tolist(), found.optimizer.tolist(), strict=True)

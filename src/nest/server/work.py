@@ -263,9 +263,7 @@ def _plan_of(data: Mapping[str, Any], limits: Limits) -> Plan:
     from nest.evaluation.plan_file import reread
 
     plan, _ = reread(data)
-    subject = plan.inputs.model or plan.inputs.profile
-    assert subject is not None  # kept by reread
-    _check(subject, plan.inputs.cluster, limits)
+    _check(plan.inputs.subject, plan.inputs.cluster, limits)
     return plan
 
 

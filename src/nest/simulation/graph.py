@@ -53,10 +53,8 @@ class StepGraph:
 
     def __init__(self, plan: Plan) -> None:
         inputs, self.way = plan.inputs, plan.configuration
-        subject = inputs.model or inputs.profile
-        assert subject is not None
         self.ranks = plan.ranks()
-        self.pricing = Pricing(chain_of(subject), inputs.cluster, inputs.job)
+        self.pricing = Pricing(chain_of(inputs.subject), inputs.cluster, inputs.job)
         self.micro_batches = plan.parallelism.micro_batches
         way = self.way
         self.orders = orders(way.schedule, way.pp, self.micro_batches, way.vpp, group_of(way))

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from nest.errors import InputError
 from nest.evaluation.evaluate import chain_of, evaluate
 from nest.evaluation.plans import Plan
 from nest.inputs.arguments import need, need_bytes
@@ -89,10 +88,7 @@ class _Step:
         need("plan", plan, (Plan,), "nest.plan, nest.evaluate or nest.load_plan")
         need_bytes("bucket_bytes", bucket_bytes)
         inputs = plan.inputs
-        subject = inputs.model or inputs.profile
-        if subject is None:
-            raise InputError("inputs: got neither of model and profile; allowed: one of them")
-        way = plan.configuration
+        subject, way = inputs.subject, plan.configuration
         self.closed = evaluate(subject, inputs.cluster, inputs.job, way)
         times = Times(chain_of(subject), inputs.cluster, inputs.job, way)
         self.bucket_bytes = bucket_bytes

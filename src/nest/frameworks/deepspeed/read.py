@@ -372,8 +372,7 @@ def _stack(
     if zero or narrow == "bf16":
         found["gradient_dtype"] = "bf16" if f.get("gradients", narrow) != "fp32" else "fp32"
     if zero == 3:
-        size = sum(chain.kinds[kind].parameters for kind in chain.order)
-        found["reshard_after_forward"] = f["distance"] < size
+        found["reshard_after_forward"] = f["distance"] < chain.parameters
     if (f.get("pp") or 1) > 1 and f.get("schedule") != "dualpipev":
         found["scatter_gather"] = f.get("scattered", True)
     if "model.layers" in f:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Annotated, Any, NamedTuple
 
@@ -12,16 +12,17 @@ import numpy as np
 from pydantic import Field
 
 from nest.errors import InputError
+from nest.evaluation.evidence import NINE_OF_TEN
 from nest.inputs.arguments import need_path
 from nest.inputs.base import Written
-from nest.inputs.files import read_description, write_text_atomic
+from nest.inputs.files import read_description
 from nest.inputs.job import Calibration, Factors, Stack
 from nest.inputs.space import Precision
 from nest.measured.learning.observations import Observation
-from nest.measured.learning.posterior import BYTES, NORMAL_90, SECONDS, Posterior
+from nest.measured.learning.posterior import BYTES, SECONDS, Posterior
 
 SCHEMA = "nest.learned/1"
-NINE_OF_TEN = 1.2816
+NINE_BELOW = 1.2816
 """Standard deviations that nine of ten lie below."""
 FOLDS = 40
 """Parts that many runs are left out in, one after another."""
@@ -69,8 +70,8 @@ class Learned(Written):
 
     @classmethod
     def of(
-        cls, observations: Sequence[Observation], stack: Stack, devices: Sequence[str],
-        precisions: Sequence[Precision], experts: bool,
+        cls, observations: Sequence[Observation], stack: Stack, devices: Iterable[str],
+        precisions: Iterable[Precision], experts: bool,
     ) -> Learned:
         """Learn from runs of one stack.
 
@@ -98,8 +99,8 @@ class Learned(Written):
 
     @cached_property
     def left_out(self) -> tuple[LeftOutRun, ...]:
-        """Each run that has a verdict, priced without it; many are left out in parts."""
-        own = [one for one in self.observations if one.verdict is not None]
+        """Each run, priced without it; many are left out in parts."""
+        own = self.observations
         folds = min(FOLDS, len(own))
         found: dict[int, LeftOutRun] = {}
         for fold in range(folds):
@@ -117,7 +118,7 @@ class Learned(Written):
         """Share of a device's memory to keep free, so that nine of ten such plans fit."""
         at = self.posterior.forecast(self.observations)
         doubt = float(np.median(at.doubt))
-        return round(min(CEILING, 1.0 - math.exp(-NINE_OF_TEN * doubt)), 3)
+        return round(min(CEILING, 1.0 - math.exp(-NINE_BELOW * doubt)), 3)
 
     def taught(self) -> Stack:
         """The stack with what was learned: factors on its costs, and the range of its prices."""
@@ -125,7 +126,7 @@ class Learned(Written):
                    for name, (value, _) in self.posterior.factors().items()}
         misses = [math.log(one.seconds / one.expected) for one in self.left_out if one.seconds]
         widths = [math.log(one.high / one.expected) for one in self.left_out if one.seconds]
-        half = max(float(np.median(widths)) if widths else NORMAL_90 * max(SECONDS.values()),
+        half = max(float(np.median(widths)) if widths else NINE_OF_TEN * max(SECONDS.values()),
                    float(np.quantile(np.abs(misses), 0.9)) if misses else 0.0)
         known = Calibration(
             configurations=len(self.observations), low=math.exp(-half), high=math.exp(half),
@@ -135,10 +136,6 @@ class Learned(Written):
             precisions=self.precisions, experts=self.experts,
             pipelines=any(one.degrees[1] > 0.0 for one in self.observations))
         return self.stack.replace(learned=Factors(**factors), calibration=known)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the document as JSON."""
-        write_text_atomic(path, self.model_dump_json(by_alias=True, indent=1) + "\n")
 
 
 def _figures(found: Learned) -> dict[str, LearnedFigure]:
@@ -155,7 +152,7 @@ def _figures(found: Learned) -> dict[str, LearnedFigure]:
         told = math.log(doubt) < TELLS * math.log(prior[name][1])
         most = max(without, key=lambda run: without[run][name][1], default=None)
         figures[name] = LearnedFigure(value=round(value, 4), doubt=round(doubt, 4),
-                               told_by=most if told else None)
+                                      told_by=most if told else None)
     return figures
 
 

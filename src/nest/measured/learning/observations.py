@@ -14,6 +14,7 @@ from nest.evaluation.evaluate import chain_of, evaluate
 from nest.evaluation.plans import Plan, Positive
 from nest.inputs.base import Written
 from nest.inputs.job import Stack
+from nest.measured.validation.pricing import counted
 from nest.measured.validation.runs import Run
 from nest.measured.validation.translate import RunQuestion, question
 
@@ -32,18 +33,18 @@ class Observation(Written):
     seconds: Positive | None = Field(None, description="measured, of a step; null: not known")
     bytes: Positive | None = Field(
         None, description="measured, allocated on the fullest device; null: not known")
-    compute: Amount = Field(description="priced seconds of a step; each of the four has its share "
-                            "of the pipeline's bubble")
+    compute: Positive = Field(description="priced seconds of a step; each of the four has its "
+                              "share of the pipeline's bubble")
     tp: Amount
     exchange: Amount
     reduction: Amount
     activations: Amount = Field(description="priced bytes of the stage that is fullest")
-    states: Amount
+    states: Positive
     limit: Positive = Field(description="bytes that this stage may hold, without a margin")
-    degrees: tuple[float, ...] = Field(
+    degrees: Annotated[tuple[float, ...], Field(min_length=10, max_length=10)] = Field(
         description="binary logarithms of tp, pp, dp, vpp, cp, ep and the micro-batch; sequence "
         "parallelism; half the stage of ZeRO; share of recompute")
-    sizes: tuple[float, ...] = Field(
+    sizes: tuple[float, float, float] = Field(
         description="binary logarithms of parameters, devices and tokens of a sample")
     variant: str = Field("", description="of the software, such as its kernels")
 
@@ -84,14 +85,8 @@ def observed(
         activations=held.activations, states=held.total - held.activations,
         limit=full.memory_limit_bytes + job.memory_margin * device.memory,
         degrees=(*map(math.log2, degrees), float(one.sp), one.zero / 2.0, again),
-        sizes=(math.log2(max(1.0, _parameters(plan))), math.log2(plan.inputs.cluster.size),
-               math.log2(job.seq_len)), variant=variant)
-
-
-def _parameters(plan: Plan) -> float:
-    inputs = plan.inputs
-    chain = chain_of(inputs.model or inputs.profile)  # type: ignore[arg-type]
-    return float(sum(chain.kinds[kind].parameters for kind in chain.order))
+        sizes=(math.log2(max(1.0, chain_of(plan.inputs.subject).parameters)),
+               math.log2(plan.inputs.cluster.size), math.log2(job.seq_len)), variant=variant)
 
 
 def observe(runs: Iterable[Run], stack: Stack | None = None) -> list[Observation]:
@@ -130,13 +125,10 @@ def variant_of(run: Run) -> str:
 
 
 def _allocated(run: Run, asked: RunQuestion) -> float | None:
-    """Measured bytes as plans count them (:func:`nest.measured.validation.pricing`)."""
-    size, stack = run.measured_memory, asked.job.stack
-    if size is None or run.measured_s is None:
+    """Measured bytes as plans count them; None: not known."""
+    if run.measured_memory is None or run.measured_s is None:
         return None
-    if run.memory_counted == "total":
-        size -= stack.workspace + asked.cluster.device.memory_reserved
-    if run.memory_counted != "allocated":
-        size *= 1.0 - stack.fragmentation
+    share, beside = counted(run, asked)
+    size = (run.measured_memory - beside) * share
     return size if size > 0.0 else None
 

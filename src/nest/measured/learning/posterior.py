@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 from scipy.special import log_ndtr, ndtr
 
+from nest.evaluation.evidence import NINE_OF_TEN
 from nest.measured.learning.observations import Observation
 
 Array = NDArray[np.float64]
@@ -56,7 +57,6 @@ TAILS = 4.0
 FREEDOM = 2.0
 """Runs that the prior's spread of seconds counts as."""
 STEPS, SETTLED = 40, 1e-6
-NORMAL_90 = 1.645
 
 
 @dataclass(frozen=True)
@@ -77,12 +77,12 @@ class Forecast:
     @property
     def low(self) -> Array:
         """Seconds that 95 of 100 runs take at the least."""
-        return np.asarray(self.seconds * np.exp(-NORMAL_90 * self.spread))
+        return np.asarray(self.seconds * np.exp(-NINE_OF_TEN * self.spread))
 
     @property
     def high(self) -> Array:
         """Seconds that 95 of 100 runs take at the most."""
-        return np.asarray(self.seconds * np.exp(NORMAL_90 * self.spread))
+        return np.asarray(self.seconds * np.exp(NINE_OF_TEN * self.spread))
 
 
 class _Points:
@@ -126,8 +126,6 @@ class Posterior:
         self._timed = [one for one in observations if one.seconds is not None]
         self._held = [one for one in observations if one.verdict is not None]
 
-    # ------------------------------------------------------------ seconds
-
     @cached_property
     def _seconds(self) -> _Seconds:
         return _Seconds(_Points(self._timed),
@@ -155,7 +153,7 @@ class Posterior:
         sizes, widths = self._bytes.factors()
         means = np.concatenate([seconds, sizes])
         doubts = np.concatenate([lengths, widths])
-        return {name: (float(np.exp(mean)), float(np.exp(NORMAL_90 * doubt)))
+        return {name: (float(np.exp(mean)), float(np.exp(NINE_OF_TEN * doubt)))
                 for name, mean, doubt in zip((*SECONDS, *BYTES), means, doubts, strict=True)}
 
 
@@ -173,7 +171,11 @@ class _Seconds:
 
     def _fit(self) -> None:
         alike = self._own(self.told, self.told)
-        weights = np.ones(len(self.seen))
+        # How far what was seen lies from what was priced, in spreads of the prior.
+        misses = self.seen - self._mean(self.told)
+        surprise = float(misses @ np.linalg.solve(
+            self._covariance(self.told, self.told) + np.diag(self.noise), misses))
+        self.wider = (FREEDOM + surprise) / (FREEDOM + len(self.seen))
         for _ in range(STEPS):
             solver = cho_factor(alike + np.diag(self.noise))
             slopes = self._slopes(self.told)
@@ -184,8 +186,7 @@ class _Seconds:
             step = step * min(1.0, 1.0 / max(float(np.abs(step).max()), 1e-12))
             self.most = self.most + step
             left = self.noise * cho_solve(solver, self.seen - self._mean(self.told))
-            weights = (TAILS + 1.0) / (TAILS + left**2 / NOISE_SECONDS**2)
-            noise = NOISE_SECONDS**2 / weights
+            noise = (TAILS * NOISE_SECONDS**2 + left**2) / (TAILS + 1.0)
             moved = max(float(np.abs(step).max()), float(np.abs(np.log(noise / self.noise)).max()))
             self.noise = noise
             if moved < 1e-4:
@@ -194,13 +195,6 @@ class _Seconds:
         self.slopes = self._slopes(self.told)
         self.misses = self.inverse @ (
             self.seen - self._mean(self.told) + self.slopes @ self.most)
-        # How far what was seen lies from what was priced, in spreads of the prior.
-        start = np.log(self.told.parts.sum(1))
-        shares = self.told.parts / self.told.parts.sum(1)[:, None]
-        before = (shares * self.prior) @ shares.T + alike + NOISE_SECONDS**2 * np.eye(
-            len(self.seen))
-        surprise = float((self.seen - start) @ np.linalg.solve(before, self.seen - start))
-        self.wider = (FREEDOM + surprise) / (FREEDOM + len(self.seen))
 
     def _mean(self, at: _Points) -> Array:
         return np.asarray(np.log(at.parts @ np.exp(self.most)))

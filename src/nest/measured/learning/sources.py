@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from nest.errors import InputError
@@ -75,21 +76,26 @@ def learn(
     if not stacks:
         raise InputError("runs: got none; needed: at least one")
 
-    def every(own: Iterable[object], name: str) -> list[object]:
-        return list(dict.fromkeys([*own, *(value for one in before
-                                           for value in getattr(one, name))]))
-
     return Learned.of(
-        [one for each in before for one in each.observations] + [
-            one.observation for one in told],
-        stacks[0], every((one.device for one in told), "devices"),  # type: ignore[arg-type]
-        every((one.precision for one in told), "precisions"),  # type: ignore[arg-type]
-        any(one.experts for one in told) or any(one.experts for one in before))
+        [*chain.from_iterable(one.observations for one in before),
+         *(one.observation for one in told)], stacks[0],
+        dict.fromkeys([*chain.from_iterable(one.devices for one in before),
+                       *(one.device for one in told)]),
+        dict.fromkeys([*chain.from_iterable(one.precisions for one in before),
+                       *(one.precision for one in told)]),
+        any(one.experts for one in before) or any(one.experts for one in told))
 
 
 def _of_table(path: str, stack: Stack | None) -> list[_Told]:
-    return [_told(plan, observation) for plan, observation in (
-        observe_run(run, stack) for run in validation.read(path))]
+    return [_told(*observe_run(run, stack)) for run in validation.read(path)]
+
+
+def _of_log(path: str, stack: Stack | None, gpu: str | None) -> list[_Told]:
+    log = logs.read(path)
+    found = log.settings
+    text = table(log, found.model, found.job, found.configuration, found.devices, gpu or "")
+    return [_told(*observe_run(run, stack or found.job.stack))
+            for run in validation.parse(text, path)]
 
 
 def _of_log(path: str, stack: Stack | None, gpu: str | None) -> list[_Told]:
@@ -120,13 +126,12 @@ def unlearned(plan: Plan, stack: Stack | None = None) -> Plan:
         own = own.replace(learned=None, calibration=None)
     if own == inputs.job.stack:
         return plan
-    return evaluate(inputs.model or inputs.profile,  # type: ignore[arg-type]
-                    inputs.cluster, inputs.job.replace(stack=own), plan.configuration)
+    return evaluate(inputs.subject, inputs.cluster, inputs.job.replace(stack=own),
+                    plan.configuration)
 
 
 def _told(plan: Plan, observation: Observation) -> _Told:
     inputs = plan.inputs
-    chain = chain_of(inputs.model or inputs.profile)  # type: ignore[arg-type]
     return _Told(observation, inputs.job.stack, inputs.cluster.device.name, inputs.job.precision,
-                 chain.experts is not None)
+                 chain_of(inputs.subject).experts is not None)
 

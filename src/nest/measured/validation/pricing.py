@@ -97,19 +97,24 @@ def _priced(run: Run, asked: RunQuestion, plan: Plan) -> PricedRun:
                   found.remarks, None)
 
 
-def _memory(run: Run, asked: RunQuestion, plan: Plan) -> float:
-    """Bytes of a device, counted as the source counts them.
+def counted(run: Run, asked: RunQuestion) -> tuple[float, float]:
+    """What the bytes of a source are: share of them that is allocated, and bytes beside.
 
     Allocated: the plan's bytes. Reserved: also the fragments of the allocator, the stack's share of
     all reserved bytes. Total (nvidia-smi): also the buffers of communication and products and the
-    driver's context. The largest stage counts, or the first one if the source measured the
-    embedding's.
+    driver's context.
+    """
+    stack = asked.job.stack
+    share = 1.0 if run.memory_counted == "allocated" else 1.0 - stack.fragmentation
+    beside = stack.workspace + asked.cluster.device.memory_reserved
+    return share, beside if run.memory_counted == "total" else 0.0
+
+
+def _memory(run: Run, asked: RunQuestion, plan: Plan) -> float:
+    """Bytes of a device, counted as the source counts them.
+
+    The largest stage counts, or the first one if the source measured the embedding's.
     """
     stages = plan.stages[:1] if "embedding" in run.text("mem_note") else plan.stages
-    size = max(stage.memory_bytes.total for stage in stages)
-    device, stack = asked.cluster.device, asked.job.stack
-    if run.memory_counted != "allocated":
-        size /= 1.0 - stack.fragmentation
-    if run.memory_counted == "total":
-        size += stack.workspace + device.memory_reserved
-    return size
+    share, beside = counted(run, asked)
+    return max(stage.memory_bytes.total for stage in stages) / share + beside
