@@ -98,14 +98,6 @@ def _of_log(path: str, stack: Stack | None, gpu: str | None) -> list[_Told]:
             for run in validation.parse(text, path)]
 
 
-def _of_log(path: str, stack: Stack | None, gpu: str | None) -> list[_Told]:
-    log = logs.read(path)
-    found = log.settings
-    text = table(log, found.model, found.job, found.configuration, found.devices, gpu or "")
-    return [_told(plan, observation) for plan, observation in (
-        observe_run(run, stack or found.job.stack) for run in validation.parse(text, path))]
-
-
 def _of_plan(path: str, result: str, stack: Stack | None) -> _Told:
     plan = load_plan(path)
     try:
