@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 import os
+import pkgutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numba
@@ -19,7 +21,9 @@ from instances import instance
 from plain import stack
 
 import nest
+from nest import _kernels
 from nest._kernels import (
+    Called,
     fold,
     form,
     options,
@@ -28,6 +32,7 @@ from nest._kernels import (
     spans,
 )
 from nest._kernels.option_work import OptionWork
+from nest._kernels.private import Part
 from nest._kernels.signatures import argument_types, type_of
 from nest._kernels.uniform import fits
 from nest.costs.choices import Site, bodies, exchange_of, states
@@ -94,24 +99,51 @@ def test_annotations_name_the_types_of_what_they_annotate() -> None:
 
 
 OTHER_NUMBA = """
-from numba.core import options
-del options.DefaultOptions._nrt
+from numba.core import codegen, options, registry
+del options.DefaultOptions._nrt, codegen.JITCodeLibrary, registry.CPUDispatcher
+import numba
 from nest import _kernels
-from nest._kernels.private import entry_point
+from nest._kernels import private
 
 _kernels.CACHE = False
 half = _kernels.leaf(lambda x: x / 2)
-try:
-    half.compile((_kernels.signatures.SCALARS[float],))
-finally:
-    print(_kernels.private.UNCOUNTED, entry_point(len, ()) is len)
+print(numba.njit(lambda x: half(x))(3), type(half) is private.Part, private.LINKED,
+      private.UNCOUNTED, private.entry_point(len, ()) is len)
 """
 
 
 @pytest.mark.kernels
 def test_a_numba_without_its_private_options_compiles_the_same() -> None:
     done = subprocess.run([sys.executable, "-c", OTHER_NUMBA], text=True, capture_output=True)
-    assert (done.returncode, done.stdout) == (0, "{} True\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "1.5 False {} {} True\n"), done.stderr
+
+
+def named_in(package: ModuleType) -> Iterator[tuple[str, Any]]:
+    """All that the modules of a package define or import, with their names."""
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        for name, value in vars(importlib.import_module(module.name)).items():
+            yield f"{module.name}.{name}", value
+
+
+@pytest.mark.kernels
+def test_python_calls_entry_points_alone() -> None:
+    """There is no code that takes Python's arguments for a part: numba would jump to none."""
+    entries = [part for parts in compiled.load([])[0].entries.values() for part in parts]
+    parts = 0
+    for name, value in named_in(_kernels):
+        if isinstance(value, Called) or (hasattr(value, "py_func") and value not in entries):
+            parts += 1
+            with pytest.raises(TypeError, match=r"part of kernels|not callable"):
+                value(np.zeros(1))
+            assert isinstance(value, Called | Part), name
+    assert parts > 100
+
+
+@pytest.mark.kernels
+def test_constants_compile_a_part_once() -> None:
+    more = _kernels.leaf(lambda x, y: x + y)
+    assert numba.njit(lambda x: more(x, 1) + more(x, y=2) + more(3, x))(1) == 9
+    assert len(more.signatures) == 1  # type: ignore[attr-defined]
 
 
 # ---------------------------------------------------------------- twins of the costs

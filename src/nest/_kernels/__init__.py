@@ -28,7 +28,7 @@ from numba import cfunc, njit, types
 from numba.core import config as settings
 from numba.experimental import function_type  # noqa: F401 (numba takes a Called with it alone)
 
-from nest._kernels.private import UNCOUNTED, entry_point
+from nest._kernels.private import LINKED, UNCOUNTED, entry_point, only_compiled
 from nest._kernels.signatures import argument_types, signature
 
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
@@ -38,7 +38,7 @@ CACHE = True
 
 # Python calls no part of a kernel: without the code that unpacks Python's arguments, and without
 # files of their own, which no process would load, compiling takes a third less.
-PART = {"nogil": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+PART = {"nogil": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True, **LINKED}
 
 
 def entry(function: Kernel) -> Kernel:
@@ -87,26 +87,23 @@ def _kind(argument: Any) -> Any:
 
 
 def kernel(function: Kernel) -> Kernel:
-    """Compile a part of other kernels."""
-    return _compiled(function, **PART)
+    """Compile a part of other kernels, which these alone can call."""
+    found: Kernel = only_compiled(_compiled(function, **PART))
+    return found
 
 
-def leaf(function: Kernel) -> Kernel:
+def leaf(function: Kernel, **options: Any) -> Kernel:
     """Compile a part that allocates nothing, without references to count (`private`)."""
-    return _compiled(function, **UNCOUNTED, **PART)
-
-
-def piece(function: Kernel) -> Kernel:
-    """Compile a leaf and keep it in a file: another process may compile it for its caller."""
-    return _compiled(function, cache=CACHE, **UNCOUNTED, **PART)
+    found: Kernel = only_compiled(_compiled(function, **options, **UNCOUNTED, **PART))
+    return found
 
 
 def inlined(function: Kernel) -> Kernel:
-    """A leaf whose code stands where it is called, in the inmost loops; Python cannot call it.
+    """A leaf whose code stands where it is called, in the inmost loops.
 
     A call passes seven numbers for each array, through memory: a quarter of a transition's time.
     """
-    return _compiled(function, forceinline=True, **UNCOUNTED, **PART)
+    return leaf(function, forceinline=True)
 
 
 class Called(types.WrapperAddressProtocol):

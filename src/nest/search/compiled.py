@@ -31,7 +31,6 @@ from typing import Any, NamedTuple
 from nest.search.threads import thread_count
 
 ENTRIES = {
-    "fits": ("uniform.fits.fits",),  # first: another process waits for it
     "routes": ("routes.ways", "routes.rates"), "undominated": ("dominance._mark",),
     "ask": ("uniform.asked._ask",), "see": ("uniform.layouts.see",),
     "useful": ("spans.fill", "spans.add_parts", "spans.least_seconds", "spans.look"),
@@ -44,12 +43,10 @@ CALLS = {
     "solve": "pipeline.solve", "alike": "uniform.search.alike", "may_fit": "fitting.may_fit",
     "see": "uniform.layouts.see", "ask": "uniform.asked.ask"}
 """What Python calls of them."""
-SECONDS = {"alike": 13, "select": 9, "routes": 6, "solve": 5, "fits": 4, "longest_path": 3,
-           "useful": 3, "may_fit": 2, "write_order": 2, "undominated": 1, "see": 1,
-           "ask": 1}
-"""About what compiling an entry point takes, the longest first: what two processes divide; of
-``alike`` without ``fits``, a part of it."""
-ALIKE = ("alike", "fits", "longest_path", "write_order", "may_fit", "undominated", "see", "ask")
+SECONDS = {"alike": 11, "routes": 3, "select": 3, "longest_path": 2, "solve": 2, "may_fit": 1,
+           "useful": 1, "write_order": 1, "undominated": 1, "see": 1, "ask": 1}
+"""About what compiling an entry point takes, the longest first: what two processes divide."""
+ALIKE = ("alike", "longest_path", "write_order", "may_fit", "undominated", "see", "ask")
 UNLIKE = ("select", "solve", "useful")
 LINKS = ("routes",)
 """What plans of alike stages need, what others need besides, and what clusters with links do."""
@@ -152,7 +149,7 @@ def _cached(kernels: Kernels, folder: Path, names: Collection[str]) -> Kernels:
         _compile(kernels, slow)
         if other is not None:
             other.wait()  # should it have failed, this process compiles what is missing
-        _compile(kernels, [name for name in names if name != "fits"])  # of which `alike` has a copy
+        _compile(kernels, names)
     finally:
         if other is not None:
             other.kill()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from nest._kernels import leaf
@@ -55,8 +53,7 @@ def try_cuts(
         return top
     # Each way to stay below.
     left: int = pipelines.most
-    s: Any = np.int64(0)  # no constant, as in ``search``
-    work.at[0] = 0
+    s = work.at[0] = 0
     if p == 1 or bound >= top * SLACK:
         return top
     if left == 0:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nest._kernels import form, leaf, piece
+from nest._kernels import form, leaf
 from nest._kernels.labels import SLACK
 from nest._kernels.orders import CLOSED, is_all_forward, is_in
 from nest._kernels.uniform.bound import (
@@ -26,7 +26,7 @@ from nest.schedules import orders, passes
 held, gathering = form(orders.held), form(passes.gathering)
 
 
-@piece
+@leaf
 def fits(
     degrees: Degrees, places: Rings, pipelines: Pipelines, work: UniformWork, number: int,
     top: float,

@@ -7,8 +7,6 @@ not priced.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from nest._kernels import entry, known, leaf
@@ -68,7 +66,7 @@ def try_all(
         some |= pipelines.pipe[k].free
     for first in range(1 if some and not spread else 0, -1, -1):
         work.now[0].guess = below
-        stop: Any = np.int64(0)  # no constant, see ``_answer``
+        stop = 0
         while stop < len(pipelines.asked):
             begin, row = stop, pipelines.asked[stop] // choices
             while stop < len(pipelines.asked) and pipelines.asked[stop] // choices == row:
@@ -113,8 +111,7 @@ def _may_gain(
     if count > 1:
         sum_up(degrees, places, pipelines, work, c, work.policies[0, :count],
             work.policies[1, :count])
-        some: Any = np.int64(LEAST)  # no constant
-        _ask(work, c, work.policies[1, 0], some, -2 - c * len(degrees.shard) - z)
+        _ask(work, c, work.policies[1, 0], LEAST, -2 - c * len(degrees.shard) - z)
     found, work.now[0].looked = False, 0
     for k in range(len(pipelines.pipe)):
         pipe, answer = pipelines.pipe[k], work.answer[k]
@@ -138,20 +135,19 @@ def _answer(
     """Look for plans of question n in the pipelines that are open: the seconds of the best, or
     ``below``, which stays with ``spread``."""
     R, F = degrees.back.shape[1], len(degrees.first_layers)
-    none: Any = np.int64(0)  # no constant, for which numba would compile more
     row, x = divmod(pipelines.asked[n], _choices(degrees))
     (c, z), part = divmod(row, len(degrees.shard)), x == R
     if pipelines.floor[n] >= below or (part and first):
         return below
     r = degrees.full if part else x
-    work.policies[0, 0], work.policies[1, 0] = none if part else r, r
+    work.policies[0, 0], work.policies[1, 0] = 0 if part else r, r
     sum_up(degrees, places, pipelines, work, c, work.policies[0, :1], work.policies[1, :1])
     quicker, asked = quicker_than(degrees, places, pipelines, work, c, r), False
     if part:  # some layers have no recompute
         quicker &= 1
     for k in range(len(pipelines.pipe)):
         answer = work.answer[k]
-        top, most = min(below, answer.best if spread else below), none + 1
+        top, most = min(below, answer.best if spread else below), 1
         if part:
             most = min(F, pipelines.pipe[k].longest)
             while most > 0 and not (
@@ -161,12 +157,12 @@ def _answer(
                 and may_be_below(degrees, pipelines, work, k, top)
                 and legal.policy_pipeline[r, k] and (part or legal.first_pipeline[0, k])):
             continue
-        for some in range(LEAST if part else none, most):
+        for some in range(LEAST if part else 0, most):
             if part and (some == 0 or (some > 0 and not (
                     degrees.first_layers[some] and legal.first_pipeline[some, k]))):
                 continue
             if legal.wide.plain and some >= 0 and not _may_run(
-                    legal.wide, none, legal.wide.plain, c, z, r, some, k, none):
+                    legal.wide, 0, legal.wide.plain, c, z, r, some, k, 0):
                 continue
             if part or not asked:
                 _ask(work, c, r, some, (row * R + r) * F + some)
@@ -228,8 +224,7 @@ def _look(
     Where the question is whether some cuts may take less (``LEAST``): 0 seconds.
     """
     work.now[0].undecided = 1
-    if pipelines.pipe[
-            k].free:  # asked first: its parts are compiled while another process compiles `fits`
+    if pipelines.pipe[k].free:
         hand_over(degrees, places, pipelines, work, k)
         return try_cuts(degrees, places, pipelines, work, top, first)
     number = _first_layout(degrees, places, pipelines, work, k, top)
