@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from nest.costs.activations import backward_parts
 from nest.costs.choices import FULL, Body, Site, StageSetting, State, bodies, policy, states
-from nest.costs.distinct import distinct_rows
+from nest.costs.distinct import distinct_rows, spread
 from nest.costs.layer import BodyCosts, body_costs
 from nest.costs.memory import limit_bytes
 from nest.costs.zero import StateCosts, state_costs
@@ -24,7 +24,6 @@ from nest.model import Layer
 from nest.model.operators import FURTHER_MODULES
 from nest.schedules.chunk import STATE_BUFFERS, STATE_RESIDENT
 from nest.search.candidates import Candidates, Rows
-from nest.search.distinct import spread
 from nest.search.query import Query
 
 Floats = NDArray[np.float64]
