@@ -9,13 +9,13 @@ numbers and arrays that count. Compiled code keeps some of the loads and stores 
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import operator
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from time import process_time
-from types import ModuleType
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -24,11 +24,11 @@ from cases import Case
 from numba import njit
 from numba.core import config
 
+import nest
 from nest.evaluation.evaluate import chain_of
-from nest.schedules import one_f_one_b
+from nest.records.problems import Problem
 from nest.search import branch_and_bound, compiled
 from nest.search.alike import Alike
-from nest.search.problems import Problem
 from nest.search.query import Control, Query
 from nest.search.solution import SearchResult
 from nest.search.tensors import Formulation
@@ -209,6 +209,8 @@ class Tally:
 
 TALLY = Tally()
 MEMORY = ("loads", "stores")
+COUNTING = ("bounds", "labels", "pipeline")
+"""Modules of kernels that make arrays, or that `solve` calls."""
 
 
 class Real(float):
@@ -303,34 +305,36 @@ class _Numpy:
         return make
 
 
-def _plain(name: str) -> ModuleType:
-    """A module of kernels, uncompiled, whose arrays count."""
-    spec = importlib.util.find_spec(f"nest._kernels.{name}")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    with patch.object(config, "DISABLE_JIT", True):
-        spec.loader.exec_module(module)
-    module.np = _Numpy()  # type: ignore[attr-defined]
-    return module
+@contextmanager
+def _uncompiled() -> Iterator[Any]:
+    """The package of kernels as plain Python whose arrays count; the compiled one is put aside."""
+    apart = [name for name in sys.modules if name.startswith("nest._kernels")]
+    with patch.dict(sys.modules), patch.object(nest, "_kernels"), patch.object(
+            config, "DISABLE_JIT", True):
+        for name in apart:
+            del sys.modules[name]
+        for name in COUNTING:
+            importlib.import_module(f"nest._kernels.{name}").np = _Numpy()  # type: ignore[attr-defined]
+        yield sys.modules["nest._kernels"]
 
 
 def count(problem: tuple[Any, ...]) -> int:
     """Solve a problem with TALLY counting; its transitions."""
-    module, bounds = _plain("pipeline"), _plain("bounds").reach
-    module.add_stage = one_f_one_b.add_stage  # type: ignore[attr-defined]
-
-    def reach(*arguments: Any) -> Any:
-        TALLY.now = TALLY.bounds
-        try:
-            return bounds(*arguments)
-        finally:
-            TALLY.now = TALLY.labels
-
     TALLY.__init__()  # type: ignore[misc]
-    module.reach = reach  # type: ignore[attr-defined]
     arrays, limit, *rest = problem
     counting = (_memory(x) if isinstance(x, np.ndarray) else x for x in arrays)
-    result = module.solve(Problem(*counting), Real(limit), *rest)
+    with _uncompiled() as kernels:
+        bounds = kernels.bounds.reach
+
+        def reach(*arguments: Any) -> Any:
+            TALLY.now = TALLY.bounds
+            try:
+                return bounds(*arguments)
+            finally:
+                TALLY.now = TALLY.labels
+
+        kernels.pipeline.reach = reach
+        result = kernels.pipeline.solve(Problem(*counting), Real(limit), *rest)
     return int(result[3][2])
 
 

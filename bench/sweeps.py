@@ -24,7 +24,7 @@ from unittest import mock
 
 import nest
 from nest.questions import read_question
-from nest.studies import bundles
+from nest.studies import engines as bundles
 from nest.studies.engines import prepare
 from nest.studies.questions import Answered, Outcome, VersionedQuestion
 from nest.studies.store import FILE, Store

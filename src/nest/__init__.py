@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from nest import texts
 
@@ -99,7 +99,7 @@ _HOME = {
     "load_network": "network.network",
     "load_plan": "evaluation.plan_file",
     "Plan": "evaluation.plans",
-    "Replan": "replanning.result",
+    "Replan": "replanning.replan",
     "Simulation": "simulation",
     **dict.fromkeys((name for name in __all__ if name.endswith("Error")), "errors"),
 }
@@ -149,21 +149,21 @@ if TYPE_CHECKING:
     from nest.measured.logs import RunLog
     from nest.model.capture import from_torch, load_graph
     from nest.network.network import load_network
-    from nest.replanning.replan import replan
-    from nest.replanning.result import Replan
+    from nest.replanning.replan import Replan, replan
+    from nest.report.page import PageOptions
     from nest.simulation import Simulation, simulate
     from nest.studies.sweep import load_study, sweep
 
 
 def _plan_report(
-    plan: Plan, width: int, colour: bool, unicode: bool, details: bool = False
+    plan: Plan, details: bool = False, **page: Unpack[PageOptions]
 ) -> str:
     from nest.report.plan_text import plan_text
     from nest.report.summary_text import summary_text
     from nest.simulation.step import short_step_time
 
     write = plan_text if details else summary_text
-    return write(plan, width, colour, unicode, short_step_time(plan))
+    return write(plan, short_step_time(plan), **page)
 
 
 def _plan_page(plan: Plan, framed: bool) -> str | None:
@@ -189,22 +189,22 @@ def _plan_pair(plan: Plan, other: Plan) -> texts.HtmlReport:
     return texts.HtmlReport(page(document), frame(document))
 
 
-def _replan_report(found: Replan, *page: Any) -> str:
+def _replan_report(found: Replan, **page: Unpack[PageOptions]) -> str:
     from nest.report.replan_text import replan_text
 
-    return replan_text(found, *page)
+    return replan_text(found, **page)
 
 
-def _diagnosis_report(found: Diagnosis, *page: Any) -> str:
+def _diagnosis_report(found: Diagnosis, **page: Unpack[PageOptions]) -> str:
     from nest.report.diagnosis_text import diagnosis_text
 
-    return diagnosis_text(found, *page)
+    return diagnosis_text(found, **page)
 
 
-def _improvement_report(found: Improvement, *page: Any) -> str:
+def _improvement_report(found: Improvement, **page: Unpack[PageOptions]) -> str:
     from nest.frameworks.improving import improvement_text
 
-    return improvement_text(found, *page)
+    return improvement_text(found, **page)
 
 
 def _job_of(log: RunLog) -> Reading:

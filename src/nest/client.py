@@ -22,7 +22,7 @@ from nest.evaluation.plan_file import load_plan
 from nest.evaluation.plans import Plan
 from nest.inputs import Cluster, Configuration, Description, Job, Model, Profile, SearchSpace
 from nest.inputs.space import Preference
-from nest.replanning.result import Replan
+from nest.replanning.replan import Replan
 from nest.units import shorten
 
 Data = Mapping[str, Any]

@@ -12,7 +12,8 @@ The texts are those of the command that makes such a result."""
 
 def report(result: Any, width: int, colour: bool, unicode: bool, **options: bool) -> str:
     """The report of a result as text; options of its kind, such as a plan's `details`."""
-    return REPORTS[type(result).__name__](result, width, colour, unicode, **options)
+    return REPORTS[type(result).__name__](
+        result, width=width, colour=colour, unicode=unicode, **options)
 
 
 PAGES: dict[str, Callable[[Any, bool], str | None]] = {}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from plain import FAST_MEMORY, LINK, B, S, block, cost, device, group, mixture, model, stack
 
-from nest.costs.backward import BackwardParts, parts
+from nest.costs.activations import BackwardParts, backward_parts
 from nest.costs.choices import Body, StageSetting
 from nest.costs.compute import Machine
 from nest.costs.network.collectives import Network
@@ -30,7 +30,7 @@ def parts_of(described: Model, tp: int = 1, **machine: Any) -> BackwardParts:
     job = Job(global_batch=64, seq_len=S, stack=stack())
     setting = StageSetting(Machine(device(**machine), job.stack, "bf16"),
                       Network(np.array([LINK]), np.array([0.0]), np.array([False])), job)
-    return parts(layer, body, setting, np.ones(1), np.ones(1))
+    return backward_parts(layer, body, setting, np.ones(1), np.ones(1))
 
 
 def test_weights_are_half_of_the_backward_of_products() -> None:
@@ -62,7 +62,7 @@ def test_experts_keep_their_copies() -> None:
 
 def test_measured_layers_are_halved() -> None:
     layer = Layer("measured", measured={1: None})  # type: ignore[dict-item]
-    assert parts(layer, None, None, 6.0, 10.0) == (3.0, 10.0)  # type: ignore[arg-type]
+    assert backward_parts(layer, None, None, 6.0, 10.0) == (3.0, 10.0)  # type: ignore[arg-type]
 
 
 def test_layers_in_parts() -> None:

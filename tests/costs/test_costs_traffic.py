@@ -9,8 +9,8 @@ import pytest
 from plain import LINK, SBH, A, B, H, S, V, block, cost, mixture, model, translator
 
 from nest.costs.choices import CORE_ATTN, FULL, MLP_ACT, MOE, NORM
-from nest.costs.expert_traffic import PER_PROCESSOR
 from nest.costs.stage import layer_seconds
+from nest.costs.traffic import PER_PROCESSOR
 from nest.model import build_chain
 
 # ---------------------------------------------------------------- tensor and expert parallelism

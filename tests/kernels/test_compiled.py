@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 import os
+import pkgutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numba
@@ -19,27 +21,30 @@ from instances import instance
 from plain import stack
 
 import nest
+from nest import _kernels
 from nest._kernels import (
-    dominance,
+    Called,
     fold,
     form,
-    layers,
     options,
     orders,
     pipeline,
-    recompute_changes,
     spans,
 )
-from nest._kernels.uniform import fits, search
+from nest._kernels.option_work import OptionWork
+from nest._kernels.private import Part
+from nest._kernels.signatures import argument_types, type_of
+from nest._kernels.uniform import fits
 from nest.costs.choices import Site, bodies, exchange_of, states
 from nest.costs.layer import layer_costs
 from nest.costs.network.fabric import Fabric
 from nest.costs.network.paths import LinkPrices
 from nest.costs.network.placement import aligned_starts, tile_of
-from nest.costs.network.records import Twins
 from nest.costs.stage import chunk_costs, layer_seconds
 from nest.network.network import load_network
 from nest.records import FIGURES, LAYER, OPTION, columns
+from nest.records.links import Twins
+from nest.records.tables import Tables
 from nest.schedules import gpipe as gpipe_form
 from nest.schedules import one_f_one_b
 from nest.schedules import orders as schedule_orders
@@ -50,7 +55,6 @@ from nest.schedules.traits import Hop
 from nest.search import compiled
 from nest.search.formulating import formulate
 from nest.search.query import Query
-from nest.search.tables import Tables
 
 pytestmark = pytest.mark.kernels(uncompiled=True)
 
@@ -76,8 +80,70 @@ def test_every_kernel_is_compiled_once() -> None:
     nest.plan(nest.load_model("bert-large"), nest.load_network("torus:dims=2x3"),
               nest.Job(global_batch=12, seq_len=512), nest.SearchSpace(recompute=("none",)),
               beyond_stack=True)
-    for kernel in (*kernels.routes, dominance._mark, options.fill, pipeline.run, search.try_all):
-        assert len(kernel.signatures) == 1
+    # The types that annotations name are those of what the search makes.
+    for name, parts in kernels.entries.items():
+        for part in parts:
+            if hasattr(part, "signatures"):
+                assert len(part.signatures) == 1, name
+
+
+def test_annotations_name_the_types_of_what_they_annotate() -> None:
+    x = instance(0)
+    tables = formulate(Query(x.chain, x.cluster, x.job, x.space)).tables(0, False)
+    work = options.work_of(tables, all_wanted(tables))
+    assert type_of(OptionWork) == numba.typeof(work)
+    types = argument_types(getattr(options.fill, "py_func", options.fill))
+    assert types == tuple(map(numba.typeof, (tables, work, 0, 1.0)))
+    with pytest.raises(TypeError, match="arrays with their axes"):
+        type_of(list[int])
+
+
+OTHER_NUMBA = """
+from numba.core import codegen, options, registry
+del options.DefaultOptions._nrt, codegen.JITCodeLibrary, registry.CPUDispatcher
+import numba
+from nest import _kernels
+from nest._kernels import private
+
+_kernels.CACHE = False
+half = _kernels.leaf(lambda x: x / 2)
+print(numba.njit(lambda x: half(x))(3), type(half) is private.Part, private.LINKED,
+      private.UNCOUNTED, private.entry_point(len, ()) is len)
+"""
+
+
+@pytest.mark.kernels
+def test_a_numba_without_its_private_options_compiles_the_same() -> None:
+    done = subprocess.run([sys.executable, "-c", OTHER_NUMBA], text=True, capture_output=True)
+    assert (done.returncode, done.stdout) == (0, "1.5 False {} {} True\n"), done.stderr
+
+
+def named_in(package: ModuleType) -> Iterator[tuple[str, Any]]:
+    """All that the modules of a package define or import, with their names."""
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        for name, value in vars(importlib.import_module(module.name)).items():
+            yield f"{module.name}.{name}", value
+
+
+@pytest.mark.kernels
+def test_python_calls_entry_points_alone() -> None:
+    """There is no code that takes Python's arguments for a part: numba would jump to none."""
+    entries = [part for parts in compiled.load([])[0].entries.values() for part in parts]
+    parts = 0
+    for name, value in named_in(_kernels):
+        if isinstance(value, Called) or (hasattr(value, "py_func") and value not in entries):
+            parts += 1
+            with pytest.raises(TypeError, match=r"part of kernels|not callable"):
+                value(np.zeros(1))
+            assert isinstance(value, Called | Part), name
+    assert parts > 100
+
+
+@pytest.mark.kernels
+def test_constants_compile_a_part_once() -> None:
+    more = _kernels.leaf(lambda x, y: x + y)
+    assert numba.njit(lambda x: more(x, 1) + more(x, y=2) + more(3, x))(1) == 9
+    assert len(more.signatures) == 1  # type: ignore[attr-defined]
 
 
 # ---------------------------------------------------------------- twins of the costs
@@ -175,7 +241,7 @@ def stack_of(overlaps: np.ndarray) -> nest.Stack:
 
 def test_chunk_costs() -> None:
     rng = np.random.default_rng(2)
-    out, chunk_costs_of = np.zeros(1, FIGURES), compiled_call(layers.chunk_costs)
+    out, chunk_costs_of = np.zeros(1, FIGURES), compiled_call(fold.chunk_costs)
     for _ in range(1000):
         figures = random_layers(rng, 3, int(rng.integers(4)))
         count, overlaps = int(rng.integers(1, 7)), rng.random(3) * (rng.random(3) < 0.8)
@@ -234,7 +300,7 @@ def test_layer_sums(seed: int) -> None:
     f = formulate(Query(x.chain, x.cluster, x.job, x.space))
     rng = np.random.default_rng(seed)
     figures = np.zeros((len(f.choices.policies), len(x.chain.kinds)), LAYER)
-    layer_sums = compiled_call(layers.layer_sums)
+    layer_sums = compiled_call(fold.layer_sums)
     for number in rng.permutation(len(f.outers))[:2].tolist():
         outer, span = f.outers[number], f.span(number)
         tables = f.tables(number, False)
@@ -272,7 +338,7 @@ def test_options_of_a_signature(seed: int) -> None:
     rng = np.random.default_rng(seed)
     s, kinds = f.choices.signatures, len(x.chain.kinds)
     walk, close, recomputed, left_seconds = map(compiled_call, (
-        fold.walk, fold.fill_whole, fold.recomputed, recompute_changes.left_seconds))
+        fold.walk, fold.fill_whole, fold.recomputed, options.left_seconds))
     for gpipe in (False, True):
         for zero in range(4):
             tables = f.tables(0, gpipe)._replace(
@@ -327,7 +393,7 @@ def test_room_for_options_makes_no_difference(monkeypatch: pytest.MonkeyPatch) -
     grown = 0
     wider = options.wider
 
-    def counted(w: options.OptionWork) -> options.OptionWork:
+    def counted(w: OptionWork) -> OptionWork:
         nonlocal grown
         grown += 1
         return wider(w)

@@ -10,16 +10,16 @@ import pytest
 from plain import stack
 
 import nest
-from nest._kernels import pipeline
+from nest._kernels import labels
 from nest._kernels.dominance import undominated
 from nest.costs.stage import chunk_costs
 from nest.evaluation.evaluate import chain_of
 from nest.records import AHEAD, BACK, STATE, rows_of
+from nest.records.tables import Blocks
 from nest.schedules import gpipe, one_f_one_b
 from nest.schedules.chunk import LayerSeconds
 from nest.search.formulating import formulate, useful_under
 from nest.search.query import Query
-from nest.search.tables import Blocks
 
 pytestmark = pytest.mark.kernels(uncompiled=True)
 KINDS, BODIES, STATES, POLICIES, ZEROS, CLASSES = 2, 12, 3, 3, 2, 2
@@ -142,18 +142,18 @@ def test_figures_that_all_schedules_have() -> None:
     "LAST_TRIP", "BEFORE_HALF"])
 def test_a_label_stays_that_is_better_in_one_figure(figure: str) -> None:
     """What add_stage reads of the stages behind decides, each figure by itself."""
-    insert = getattr(pipeline.insert, "py_func", pipeline.insert)
-    w = cast(pipeline.LabelWork, SimpleNamespace(
-        state=np.zeros(pipeline.STATE, np.int64), cell=np.zeros((4, one_f_one_b.FIGURES + 1)),
+    insert = getattr(labels.insert, "py_func", labels.insert)
+    w = cast(labels.LabelWork, SimpleNamespace(
+        state=np.zeros(labels.STATE, np.int64), cell=np.zeros((4, one_f_one_b.FIGURES + 1)),
         cell_links=np.zeros((4, 3), np.int64), new=np.ones(one_f_one_b.FIGURES + 1)))
-    w.state[pipeline.DECIDE] = one_f_one_b.UNTIED
+    w.state[labels.DECIDE] = one_f_one_b.UNTIED
 
     def add(more: float, likely: int = 0) -> tuple[int, int]:
         """Labels of the cell, and the one that is asked first, once a label was offered."""
         w.new[:] = label + more
-        w.state[pipeline.LIKELY] = likely
+        w.state[labels.LIKELY] = likely
         insert(w, 0, 0, 0)
-        return int(w.state[pipeline.COUNT]), int(w.state[pipeline.LIKELY])
+        return int(w.state[labels.COUNT]), int(w.state[labels.LIKELY])
 
     label = np.ones(one_f_one_b.FIGURES + 1)
     assert add(0.0) == (1, 0)

@@ -18,7 +18,7 @@ from test_alike import EXPERTS, MODEL, TIED, cluster
 
 import nest
 from nest._kernels import orders
-from nest._kernels.uniform import bound, chunks, fits, layouts, price, work
+from nest._kernels.uniform import bound, fits, layouts, price, stages, work
 from nest.inputs import Job, load_model, load_stack
 from nest.inputs.space import SearchSpace
 from nest.schedules.registry import SCHEDULES
@@ -85,7 +85,7 @@ def watched(t: Any, q: Any, a: Any, w: Any, c: int, k: int) -> float:
     note("begin", schedule, body.begin, w.figures[y, a.signature[w.cuts[0], w.cuts[1]]].wait)
     if not orders.split_of(schedule):
         note("left", schedule, body.end, w.rank[0].left)
-        one = chunks.figures_of(t, q, a, w, y, 0, 1)  # a chunk of the first layer
+        one = stages.figures_of(t, q, a, w, y, 0, 1)  # a chunk of the first layer
         note("end", schedule, body.end, one.left + one.update + one.tied)
     assert all(now[name] == w.now[0][name] for name in ("candidate", "policy", "first", "option"))
     return least

@@ -9,7 +9,7 @@ from command_line import run
 from measured import SUPPORT
 
 from nest.evaluation.evidence import runs_of
-from nest.report.support_text import support_rows, support_text
+from nest.report.catalog_text import support_rows, support_text
 
 
 def test_the_page_shows_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from test_alike import EXPERTS, MODEL, cluster
 
-from nest.costs.backward import parts
+from nest.costs.activations import backward_parts
 from nest.costs.choices import MODULE_BIT, Site, bodies, exchange_of, setting
 from nest.costs.layer import body_costs
 from nest.costs.network.fabric import fabric_of
@@ -43,7 +43,7 @@ def figures(model: str, stack: str, samples: Any, degrees: dict[str, int], way: 
         c = body_costs(layer, body, s)
         ahead = c.forward + c.tp_forward + c.cp_forward + c.ep_forward
         back = c.backward + c.recompute + c.tp_backward + c.cp_backward + c.ep_backward
-        weights, kept = parts(layer, body, s, c.backward, c.activations)
+        weights, kept = backward_parts(layer, body, s, c.backward, c.activations)
         found += [ahead, ahead - c.free_forward, back, back - c.free_backward, back - weights,
                   weights, c.activations, c.work, kept]
     return np.concatenate([np.broadcast_to(x, ahead.shape) for x in found], axis=1)

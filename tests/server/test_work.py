@@ -14,7 +14,7 @@ from nest import evaluate
 from nest.errors import InputError, OutputError
 from nest.inputs import load_configuration
 from nest.questions import Answer, read_question
-from nest.server.answers import OVERHEAD, ReplyCache
+from nest.server.service import OVERHEAD, ReplyCache
 from nest.server.work import (
     ENDPOINTS,
     Limits,
@@ -201,7 +201,7 @@ def test_answers_in_a_file_outlive_the_server(
         again = ReplyCache(most, file)
         assert again.get("a") == reply and again.get("b") is None
         with monkeypatch.context() as other:
-            other.setattr("nest.server.answers.VERSION", "0.0.0")
+            other.setattr("nest.server.service.VERSION", "0.0.0")
             assert ReplyCache(most, file).get("a") is None
         again.close()
 

@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 
 from nest.errors import KernelError
+from nest.simulation.device import Stream
 from nest.simulation.events import Ran, run
 from nest.simulation.figures import ChunkMemory, LayerWork, Link, OverlapRates, StageWork
-from nest.simulation.memory import levels, peak
-from nest.simulation.record import COMPUTE, DATA, Record
-from nest.simulation.stream import Stream
-from nest.simulation.tasks import Task, orders
+from nest.simulation.result import COMPUTE, DATA, Record
+from nest.simulation.tasks import Task, levels, orders, peak
 
 HALF = OverlapRates(0.5, 0.5, 0.5)
 INSTANT = Link(0.0)

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from nest.studies import bundles
-from nest.studies.bundles import MOST, Bundles
+from nest.studies import engines as bundles
+from nest.studies.engines import MOST, Bundles
 
 
 class Counted(ThreadPoolExecutor):

@@ -22,7 +22,7 @@ import pytest
 from studies import HELPERS, SOURCE, STUDY, deadly, table, written
 
 from nest.errors import InputError
-from nest.studies import bundles
+from nest.studies import engines as bundles
 from nest.studies.store import Store
 from nest.studies.sweep import FILE, sweep
 

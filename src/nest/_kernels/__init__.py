@@ -2,62 +2,83 @@
 
 Identical stages, which is what a stack can run: `uniform`, a folder with its own paragraph. Stages
 that may differ (`beyond_stack`): `options` keeps the configurations of a stage that some plan could
-want (`recompute_changes` has what recompute changes of their figures, `dominance` drops candidates,
-`spans`, `flights` and `fitting` rule out stages), and `pipeline` puts stages together, below the
-`bounds` of the stages in front. Both: `layers` and `fold` add up the figures of layers and stages,
-`orders` puts passes in order, `growing` has arrays that grow; `routes` are for networks of links;
-`linked` is how parts of kernels are compiled. Read `uniform`, then `options`, then `pipeline`.
+want, in the arrays of `option_work` (`dominance` drops candidates, `spans` and `fitting` rule out
+stages), and
+`pipeline` puts stages together, with `labels`, below the `bounds` of the stages in front. Both:
+`fold` adds up the figures of layers and stages, `orders` puts passes in order. `routes` are for
+networks of links. `signatures` says for which types kernels are compiled, `private` what of numba
+is not public. Read `uniform`, then `options`, then `pipeline`.
 
 Where to find: dominance of candidates in `dominance`, of options in `options` (`_keep`), of partial
-plans, which are labels, in `pipeline` (`insert`).
+plans, which are labels, in `labels` (`insert`).
 
 ``CACHE`` is read when the kernels are decorated; :mod:`nest.search.compiled` clears it where no
 folder can be written.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
 from functools import cache, cached_property
 from types import FunctionType
+from typing import Any, TypeVar
 
 import numpy as np
-from numba import cfunc, njit, typeof, types
-from numba.core import config
+from numba import cfunc, njit, types
+from numba.core import config as settings
 from numba.experimental import function_type  # noqa: F401 (numba takes a Called with it alone)
 
-from nest._kernels.linked import Linked
+from nest._kernels.private import LINKED, UNCOUNTED, entry_point, only_compiled
+from nest._kernels.signatures import argument_types, signature
 
+Kernel = TypeVar("Kernel", bound=Callable[..., Any])
+
+config: Any = settings
 CACHE = True
 
 # Python calls no part of a kernel: without the code that unpacks Python's arguments, and without
-# files of their own, which no process would load, compiling takes a third less; without machine
-# code of their own another fifth.
-PIECE = {"nogil": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-PART = {**PIECE, "pipeline_class": Linked}
+# files of their own, which no process would load, compiling takes a third less.
+PART = {"nogil": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True, **LINKED}
 
 
-def entry(function):
+def entry(function: Kernel) -> Kernel:
     """Compile what Python calls, and keep it in a file; other threads run meanwhile."""
-    return njit(function, cache=CACHE, nogil=True)
+    return _compiled(function, cache=CACHE, nogil=True)
 
 
-def known(function):
+def _compiled(function: Kernel, **options: Any) -> Kernel:
+    found: Any = njit(function, **options)
+    return found
+
+
+def compile_now(kernel: Any) -> None:
+    """Compile an entry point, or load it, for the types that its annotations name."""
+    if isinstance(kernel, Called):
+        kernel.__wrapper_address__()
+    else:
+        kernel.compile(argument_types(kernel.py_func))
+
+
+def known(function: Kernel) -> Kernel:
     """An entry point that is called often, without numba's look at the types of its arguments.
 
     That takes 0.5 ms for 80 arrays in tuples. Types follow from the little that is looked at here.
     """
-    ways = {}
+    ways: dict[Any, Callable[..., Any]] = {}
 
-    def call(*arguments):
+    def call(*arguments: Any) -> Any:
         key = _kind(arguments)
         if key in ways:
             return ways[key](*arguments)
         result = function(*arguments)
-        ways[key] = function.overloads[tuple(map(typeof, arguments))].entry_point
+        ways[key] = entry_point(function, arguments)
         return result
 
-    return function if config.DISABLE_JIT else call
+    found: Any = function if config.DISABLE_JIT else call
+    return found
 
 
-def _kind(argument):
+def _kind(argument: Any) -> Any:
     if isinstance(argument, np.ndarray):
         return argument.dtype, argument.ndim, argument.flags.num
     if isinstance(argument, tuple):
@@ -65,67 +86,62 @@ def _kind(argument):
     return argument if isinstance(argument, Called) else type(argument)
 
 
-def kernel(function):
-    """Compile a part of other kernels."""
-    return njit(function, **PART)
+def kernel(function: Kernel) -> Kernel:
+    """Compile a part of other kernels, which these alone can call."""
+    found: Kernel = only_compiled(_compiled(function, **PART))
+    return found
 
 
-def leaf(function):
-    """Compile a part that allocates nothing, without references to count.
-
-    numba counts one for each array that is passed, atomically and also where nothing can be freed
-    (numba issue 2345): two thirds of the time of a function as short as these.
-    """
-    return njit(function, _nrt=False, **PART)
+def leaf(function: Kernel, **options: Any) -> Kernel:
+    """Compile a part that allocates nothing, without references to count (`private`)."""
+    found: Kernel = only_compiled(_compiled(function, **options, **UNCOUNTED, **PART))
+    return found
 
 
-def piece(function):
-    """Compile a leaf and keep it in a file: another process may compile it for its caller."""
-    return njit(function, cache=CACHE, _nrt=False, **PIECE)
-
-
-def inlined(function):
-    """A leaf whose code stands where it is called, in the inmost loops; Python cannot call it.
+def inlined(function: Kernel) -> Kernel:
+    """A leaf whose code stands where it is called, in the inmost loops.
 
     A call passes seven numbers for each array, through memory: a quarter of a transition's time.
     """
-    return njit(function, _nrt=False, forceinline=True, **PART)
+    return leaf(function, forceinline=True)
 
 
 class Called(types.WrapperAddressProtocol):
     """A function that kernels call by its address, compiled when that is first asked for."""
 
-    def __init__(self, function, signature):
-        self.function, self.types = function, signature
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
         self.cached, self.folder = CACHE, config.CACHE_DIR
 
-    def signature(self):
+    def signature(self) -> Any:
         """Types of what it takes and returns."""
-        return self.types
+        return signature(self.function)
 
     @cached_property
-    def compiled(self):
+    def compiled(self) -> Any:
         """The function with an address."""
         before, config.CACHE_DIR = config.CACHE_DIR, self.folder
         try:
-            return cfunc(self.types, cache=self.cached, _nrt=False)(self.function)
+            return cfunc(self.signature(), cache=self.cached, **UNCOUNTED)(self.function)
         finally:
             config.CACHE_DIR = before
 
-    def __wrapper_address__(self):
-        return self.compiled.address
+    def __wrapper_address__(self) -> int:
+        address: int = self.compiled.address
+        return address
 
 
-def called(signature):
+def called(function: Kernel) -> Kernel:
     """Compile a part by itself, for kernels that get it as an argument and call it by its address.
 
     It is not compiled again with each part that calls it.
     """
-    return lambda function: function if config.DISABLE_JIT else Called(function, signature)
+    found: Any = function if config.DISABLE_JIT else Called(function)
+    return found
 
 
 @cache
-def form(function, compiled=inlined):
+def form(function: Any, compiled: Callable[..., Any] = inlined) -> Any:
     """A plain function of :mod:`nest.schedules`, compiled with those that it calls."""
     names = function.__globals__
     called = {name: form(names[name]) for name in function.__code__.co_names

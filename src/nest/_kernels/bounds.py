@@ -6,13 +6,18 @@ docs/proofs.md, Lemma 25 (bounds of a cell).
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from nest._kernels import leaf
+from nest._kernels.labels import LabelWork
+from nest.records import Rows
+from nest.records.problems import Problem
 
 
 @leaf
-def _fill_least(problem, least, need, behind):
+def _fill_least(problem: Problem, least: Rows, need: int, behind: int) -> None:
     """Least t, t + finish, ... of the options of (price, signature) with ``need`` in flight."""
     P, G, m = problem.first.shape[0], problem.first.shape[1] - 1, problem.micro_batches
     for x in range(P):
@@ -45,7 +50,7 @@ def _fill_least(problem, least, need, behind):
 
 
 @leaf
-def _unknown(work, here):
+def _unknown(work: LabelWork, here: Any) -> None:
     """A cell to which no way is known."""
     front = work.front[here]
     front.added = front.forced = front.hidden = front.ready = np.inf
@@ -54,7 +59,9 @@ def _unknown(work, here):
 
 
 @leaf
-def reach(problem, work, need, behind, limit, count):
+def reach(
+    problem: Problem, work: LabelWork, need: int, behind: int, limit: float, count: int,
+) -> int:
     """Fill ``work.front`` with what the stages in front of (i, k) add to a step; the cells reached.
 
     For a label with ``behind`` stages, the step is no shorter than REST + ``added``, ``forced``,

@@ -6,16 +6,22 @@ blocks (a size under an outer choice).
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from nest._kernels import entry, leaf
+from nest.records import Bools, Ints, Rows
+from nest.records.tables import Blocks
 
 PARTS = 8
 """Calls among which blocks are shared, so that threads have about as much to do."""
 
 
 @leaf
-def _no_slower(ahead, back, a, b, under_forward, under_backward):
+def _no_slower(
+    ahead: Rows, back: Rows, a: int, b: int, under_forward: float, under_backward: float,
+) -> bool:
     """Body ``a`` is no worse than ``b``: in time, in time less all that may hide, in bytes."""
     if a == b:
         return True
@@ -35,7 +41,7 @@ def _no_slower(ahead, back, a, b, under_forward, under_backward):
 
 
 @leaf
-def _no_larger(state, a, b):
+def _no_larger(state: Rows, a: int, b: int) -> bool:
     """State ``a`` takes no longer and holds no more than ``b`` under any way of ZeRO."""
     if a == b:
         return True
@@ -54,7 +60,7 @@ def _no_larger(state, a, b):
 
 
 @leaf
-def _drop(t, order, staying, kept, low, high, at):
+def _drop(t: Blocks, order: Ints, staying: Ints, kept: Bools, low: int, high: int, at: int) -> None:
     """Fill ``kept`` (C,) where it is True, in blocks ``low`` to ``high`` - 1; ``order`` lists the
     first class of each block, from ``at`` on those of the first."""
     ahead, back, state, body, held = t.ahead, t.back, t.state, t.body, t.held
@@ -91,12 +97,12 @@ def _drop(t, order, staying, kept, low, high, at):
 
 
 @entry
-def _mark(t, order, staying, kept, low, high, at):
+def _mark(t: Blocks, order: Ints, staying: Ints, kept: Bools, low: int, high: int, at: int) -> None:
     """``_drop`` for Python, see ``fill`` of ``nest._kernels.options``."""
     _drop(t, order, staying, kept, low, high, at)
 
 
-def undominated(t, each_of=map):
+def undominated(t: Blocks, each_of: Any = map) -> Bools:
     """Candidates worth listing; of equal ones the first.
 
     Whatever layers, recompute and ZeRO a stage takes, one that stays is no worse in forward,
@@ -106,7 +112,7 @@ def undominated(t, each_of=map):
 
     Parameters
     ----------
-    t : ``nest.search.tables.Blocks``.
+    t : ``nest.records.tables.Blocks``.
     each_of : calls a function with each of some arguments, in threads or not.
 
     Returns
@@ -125,7 +131,7 @@ def undominated(t, each_of=map):
     kept = np.zeros(len(t.body), np.bool_)
     most = int(t.choices.max())
 
-    def mark(part):
+    def mark(part: Any) -> None:
         low, high = part
         _mark(t, order, np.empty(most, np.int64), kept, low, high, int(before[low]))
 

@@ -10,11 +10,12 @@ import numpy as np
 
 from nest._kernels import entry, kernel
 from nest._kernels.options import in_flight
-from nest.records import LAYER_BYTES
+from nest.records import LAYER_BYTES, Bools, Ints, Ints2
+from nest.records.tables import Tables
 
 
 @kernel
-def _holds(t):
+def _holds(t: Tables) -> Ints2:
     """int64 (P, G): most micro-batches in flight of a signature under a price; none: 0.
 
     No option holds more: of each layer the policy counts that keeps least, and what it needs while
@@ -53,7 +54,7 @@ def _holds(t):
 
 
 @entry
-def may_fit(t, index, sizes, price, depths):
+def may_fit(t: Tables, index: Ints2, sizes: Ints, price: Ints2, depths: Bools) -> bool:
     """Whether some pipeline of a chain may fit; False is a proof that none does.
 
     A shorter stage fits where a longer one does. So s stages on the devices from k on hold all
@@ -62,7 +63,7 @@ def may_fit(t, index, sizes, price, depths):
 
     Parameters
     ----------
-    t : ``nest.search.tables.Tables``.
+    t : ``nest.records.tables.Tables``.
     index : int64 (L+1, L+1), signature of each stage.
     sizes : int64 (B,), block sizes in positions.
     price : int64 (B, K+1), -1 where no block may start.

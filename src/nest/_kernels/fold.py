@@ -1,21 +1,43 @@
-"""A stage from its layers, and an option from a stage.
+"""Figures of layers, a stage from its layers, an option from a stage, by
+:mod:`nest.schedules.chunk`.
 
-Shapes: T layer kinds, R recompute policies, G signatures. ``tables`` is a ``Tables``,
-``work`` a ``nest._kernels.options.OptionWork``.
+Shapes: T layer kinds, R recompute policies, G signatures.
 """
 
 from __future__ import annotations
 
 from nest._kernels import form, leaf
-from nest._kernels.layers import append, chunk_costs, close
+from nest._kernels.option_work import OptionWork
 from nest._kernels.spans import NO, PART
-from nest.schedules import gpipe, one_f_one_b
+from nest.records import Row, Rows
+from nest.records.tables import Degrees, Tables
+from nest.schedules import chunk, gpipe, one_f_one_b
 
 stage_of, gpipe_stage_of = form(one_f_one_b.stage_of), form(gpipe.stage_of)
+append, close = form(chunk.append), form(chunk.close)
+remains = form(chunk.remains)
+chunk_costs, add_parts = form(chunk.chunk_costs, leaf), form(chunk.add_parts, leaf)
 
 
 @leaf
-def walk(tables, work, c, limit, slack):
+def layer_sums(tables: Tables | Degrees, u: int, v: int, z: int, r: int, layers: Rows) -> None:
+    """Fill ``layers[r]`` of (R, T) with the figures of each kind: of body ``u`` under policy ``r``,
+    and of state ``v`` with way of ZeRO ``z``."""
+    for kind in range(tables.ahead.shape[1]):
+        ahead, back, state = tables.ahead[u, kind], tables.back[u, r, kind], tables.state[v, z,
+            kind]
+        layer = layers[r, kind]
+        layer.free_forward, layer.forward = ahead.free, ahead.seconds + state.slowed_forward
+        layer.free_backward, layer.backward = back.free, back.seconds + state.slowed_backward
+        layer.activations, layer.work = back.activations, back.work
+        layer.gathered, layer.regathered = state.gathered, state.regathered
+        layer.scattered, layer.sync, layer.gather = state.scattered, state.sync, state.gather
+        layer.buffers, layer.update, layer.tied = state.buffers, state.update, state.tied
+        layer.resident = state.resident
+
+
+@leaf
+def walk(tables: Tables, work: OptionWork, c: int, limit: float, slack: float) -> int:
     """Fold the layers along the tree of signatures; the number of those reached.
 
     ``totals`` and ``order`` of ``work`` are filled, parents first. Nothing follows a signature that
@@ -59,7 +81,7 @@ def walk(tables, work, c, limit, slack):
 
 
 @leaf
-def fill_whole(tables, work, g):
+def fill_whole(tables: Tables, work: OptionWork, g: int) -> None:
     """Fill the seconds of an option with what signature g takes without recompute."""
     alone, chunk, total = work.layers[0], work.chunk[0], work.totals[g]
     chunk.forward, chunk.backward, chunk.left = total.forward, total.backward, total.left
@@ -76,7 +98,7 @@ def fill_whole(tables, work, g):
 
 
 @leaf
-def _fill(gpipe, chunk, new):
+def _fill(gpipe: bool, chunk: Row, new: Row) -> None:
     """Fill an option with the figures of its stage."""
     stage = gpipe_stage_of(chunk) if gpipe else stage_of(chunk)
     new.forward, new.backward, new.last = stage.forward, stage.backward, stage.last
@@ -87,14 +109,14 @@ def _fill(gpipe, chunk, new):
 
 
 @leaf
-def set_alone(new, left, wait, tied, update):
+def set_alone(new: Row, left: float, wait: float, tied: float, update: float) -> None:
     """``set_ends`` of passes that take no longer in a row: no ZeRO traffic, or to be no worse."""
     new.late = new.turn = new.chase = new.queue_forward = new.queue_backward = 0.0
     set_ends(new, left, wait, tied, update)
 
 
 @leaf
-def set_ends(new, left, wait, tied, update):
+def set_ends(new: Row, left: float, wait: float, tied: float, update: float) -> None:
     """Fill in the rest of an option whose passes are known, alone and in a row.
 
     A stage with a copy of a tied embedding is ready before the copies are exchanged.
@@ -113,7 +135,7 @@ def set_ends(new, left, wait, tied, update):
 
 
 @leaf
-def recomputed(tables, work, g, r, most):
+def recomputed(tables: Tables, work: OptionWork, g: int, r: int, most: int) -> None:
     """Fill the seconds of an option: signature g, policy r for the first ``most`` layers."""
     kinds, again, chunk = work.kinds, work.again, work.chunk[0]
     at, q = len(kinds), g

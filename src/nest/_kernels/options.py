@@ -6,110 +6,18 @@ signatures, P prices, O options kept.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from nest._kernels import entry, leaf
-from nest._kernels.fold import fill_whole, recomputed, set_alone, walk
-from nest._kernels.layers import layer_sums
-from nest._kernels.recompute_changes import (
-    changed,
-    first_that_may_hold,
-    layers_of,
-    left_seconds,
-    policy_changes,
-)
+from nest._kernels.fold import fill_whole, layer_sums, recomputed, set_alone, walk
+from nest._kernels.option_work import OptionWork, wider, work_of
 from nest._kernels.spans import PART, Wanted
-from nest.records import CHANGE, FIGURES, LAYER, OPTION, TOTAL
-
-OPTIONS, EACH = 65536, 16
-"""Room at first: options in all, and of a signature under one price."""
-
-
-class OptionWork(NamedTuple):
-    """Arrays that :func:`select` makes and its helpers fill."""
-
-    wanted: Wanted
-    first: np.ndarray
-    """int64 (P, G+1), see :func:`select`."""
-    options: np.ndarray
-    """OPTION (O,)"""
-    place: np.ndarray
-    """int32 (P, G) place of a stage that is wanted in ``kept`` and ``tally``."""
-    kept: np.ndarray
-    """OPTION (places, EACH) options of the price at hand."""
-    sequence: np.ndarray
-    """int64 (EACH,) options of a signature, by ascending t."""
-    tally: np.ndarray
-    """int64 (places,) how many there are."""
-    base: np.ndarray
-    """float64 (G,) least seconds of a step."""
-    totals: np.ndarray
-    """TOTAL (G+1,) sums of layers without recompute; the last row is that of no layer."""
-    stack: np.ndarray
-    """int64 (G,)"""
-    order: np.ndarray
-    """int64 (G,) signatures as they are reached."""
-    short: np.ndarray
-    """int64 (G,) those that hold fewer micro-batches than they might."""
-    held: np.ndarray
-    """int64 (G,) micro-batches without recompute."""
-    layers: np.ndarray
-    """LAYER (R, T)"""
-    changes: np.ndarray
-    """CHANGE (R, T) see ``policy_changes``."""
-    kinds: np.ndarray
-    """int64 (layers,)"""
-    again: np.ndarray
-    """int64 (layers,)"""
-    best_back: np.ndarray
-    """float64 (T,) least of all policies."""
-    best_held: np.ndarray
-    """float64 (T,)"""
-    chunk: np.ndarray
-    """FIGURES (1,)"""
-    new: np.ndarray
-    """OPTION (1,) the option at hand."""
-
-
-def work_of(tables, wanted, options=OPTIONS, each=EACH):
-    """Room for so many options in all and of a signature."""
-    G, T, R, longest = len(tables.part), tables.ahead.shape[1], tables.back.shape[1], int(
-        tables.depth.max())
-    place = np.cumsum(wanted.most > PART, axis=1, dtype=np.int32) - 1
-    places = int(place[:, -1].max()) + 1
-    return OptionWork(
-        wanted=wanted, first=np.zeros((int(tables.price[-1]) + 1, G + 1), np.int64),
-        options=np.empty(options, OPTION), place=place, kept=np.empty((places, each), OPTION),
-        sequence=np.empty(each, np.int64), tally=np.zeros(places, np.int64), base=np.empty(G),
-        totals=np.zeros(G + 1, TOTAL),
-        stack=np.empty(G, np.int64), order=np.empty(G, np.int64), short=np.empty(G, np.int64),
-        held=np.zeros(G, np.int64), layers=np.empty((R, T), LAYER),
-        changes=np.zeros((R, T), CHANGE),
-        kinds=np.empty(longest, np.int64), again=np.empty(longest, np.int64),
-        best_back=np.zeros(T), best_held=np.zeros(T), chunk=np.zeros(1, FIGURES),
-        new=np.zeros(1, OPTION))
-
-
-def wider(work):
-    """The same with more room where there is none left."""
-    places, each = work.kept.shape
-    if work.tally.max() < each:
-        return work._replace(options=np.concatenate((work.options, np.empty_like(work.options))))
-    more = (4 if each < 256 else 2) * each
-    kept = np.empty((places, more), OPTION)
-    for n, count in enumerate(work.tally.tolist()):  # memory that is never touched takes none
-        kept[n, :count] = work.kept[n, :count]
-    return work._replace(kept=kept, sequence=np.empty(more, np.int64))
-
-
-# The helpers below index whole arrays: a slice or an iterator in an inner loop costs more than its
-# work. They are called, not inlined: in one large function too few figures stay in registers.
+from nest.records import Ints, Ints2, Row, Rows
+from nest.records.tables import Tables
 
 
 @leaf
-def in_flight(limit_bytes, resident, activations, cap):
+def in_flight(limit_bytes: float, resident: float, activations: float, cap: int) -> int:
     """Most micro-batches in flight that fit, up to ``cap``; 0 where none does."""
     if resident + activations > limit_bytes:
         return 0
@@ -125,7 +33,7 @@ def in_flight(limit_bytes, resident, activations, cap):
 
 
 @leaf
-def _may_be_wanted(tables, work, price, g, limit):
+def _may_be_wanted(tables: Tables, work: OptionWork, price: int, g: int, limit: float) -> bool:
     """Whether a plan below ``limit`` may have the new option of g.
 
     No step takes less than its own micro-batches, what comes before and after.
@@ -137,7 +45,7 @@ def _may_be_wanted(tables, work, price, g, limit):
 
 
 @leaf
-def _no_worse(a, b):
+def _no_worse(a: Row, b: Row) -> bool:
     """Whether option ``a`` is as good as ``b`` in everything that decides."""
     return (a.forward <= b.forward and a.ready <= b.ready and a.backward <= b.backward
             and a.waited <= b.waited and a.last <= b.last and a.turn <= b.turn
@@ -147,7 +55,7 @@ def _no_worse(a, b):
 
 
 @leaf
-def _dominated(kept, n, count, new):
+def _dominated(kept: Rows, n: int, count: int, new: Row) -> bool:
     """Whether an option at place n is as good as a new one."""
     o = 0
     while o < count and not _no_worse(kept[n, o], new):
@@ -156,7 +64,7 @@ def _dominated(kept, n, count, new):
 
 
 @leaf
-def _keep(kept, tally, n, new):
+def _keep(kept: Rows, tally: Ints, n: int, new: Row) -> bool:
     """Add a new option at place n unless dominated, drop those it dominates; False: no room."""
     count = tally[n]
     if _dominated(kept, n, count, new):
@@ -175,7 +83,7 @@ def _keep(kept, tally, n, new):
 
 
 @leaf
-def _sort(work, n, start):
+def _sort(work: OptionWork, n: int, start: int) -> None:
     """Write the options at place n from ``start`` on, by ascending t; equal ones in their order."""
     kept, sequence, count = work.kept[n], work.sequence, work.tally[n]
     for o in range(count):
@@ -189,7 +97,7 @@ def _sort(work, n, start):
 
 
 @leaf
-def _offer(tables, work, c, z, limit, slack):
+def _offer(tables: Tables, work: OptionWork, c: int, z: int, limit: float, slack: float) -> bool:
     """Keep options of candidate c and way of ZeRO z; False: ``work.kept`` has no room."""
     layer_sums(tables, tables.body[c], tables.held[c], z, 0, work.layers)
     work.new[0].shards = tables.shards[c]
@@ -206,7 +114,10 @@ def _offer(tables, work, c, z, limit, slack):
 
 
 @leaf
-def _offer_whole(tables, work, c, z, busy, code, reached, limit):
+def _offer_whole(
+    tables: Tables, work: OptionWork, c: int, z: int, busy: bool, code: int, reached: int,
+    limit: float,
+) -> int:
     """The same without recompute; how many signatures hold too little so, -1: no room."""
     new, price = work.new[0], tables.price[c]
     shorts = 0
@@ -242,7 +153,7 @@ def _offer_whole(tables, work, c, z, busy, code, reached, limit):
 
 
 @leaf
-def _best_changes(tables, work):
+def _best_changes(tables: Tables, work: OptionWork) -> float:
     """Fill in the least that a policy but full changes of each kind; the least of one layer."""
     least = np.inf
     for at in range(len(tables.kinds)):
@@ -258,7 +169,10 @@ def _best_changes(tables, work):
 
 
 @leaf
-def _offer_recomputed(tables, work, c, z, busy, code, shorts, limit, slack):
+def _offer_recomputed(
+    tables: Tables, work: OptionWork, c: int, z: int, busy: bool, code: int, shorts: int,
+    limit: float, slack: float,
+) -> bool:
     """The same with recompute, for the signatures that hold too little without."""
     m, R = tables.micro_batches, tables.back.shape[1]
     weight, price = tables.weight[c], tables.price[c]
@@ -330,7 +244,10 @@ def _offer_recomputed(tables, work, c, z, busy, code, shorts, limit, slack):
 
 
 @leaf
-def _offer_policy(tables, work, c, g, r, most, back, held, busy, option, limit):
+def _offer_policy(
+    tables: Tables, work: OptionWork, c: int, g: int, r: int, most: int, back: float, held: float,
+    busy: bool, option: int, limit: float,
+) -> bool:
     """The same of one signature and policy r for its first ``most`` layers."""
     new, n, first, total = work.new[0], work.place[tables.price[c], g], work.layers[0,
         tables.root[g]], work.totals[g]
@@ -352,7 +269,7 @@ def _offer_policy(tables, work, c, g, r, most, back, held, busy, option, limit):
 
 
 @leaf
-def _fill(tables, work, begin, limit):
+def _fill(tables: Tables, work: OptionWork, begin: int, limit: float) -> int:
     """Fill ``first`` and ``options``, from candidate and way of ZeRO ``begin`` on.
 
     Ways are counted candidate by candidate. Returns the one whose options found no room, to begin
@@ -398,12 +315,12 @@ def _fill(tables, work, begin, limit):
 
 
 @entry
-def fill(tables, work, begin, limit):
+def fill(tables: Tables, work: OptionWork, begin: int, limit: float) -> int:
     """``_fill`` for Python: without references to count, unpacking an array takes longer."""
     return _fill(tables, work, begin, limit)
 
 
-def select(tables, wanted, limit):
+def select(tables: Tables, wanted: Wanted, limit: float) -> tuple[Ints2, Ints, Rows]:
     """Non-dominated configurations of every (price, signature), by ascending t = f + b.
 
     One is dominated when another is no worse in the first fields of an option: forward, backward,
@@ -419,7 +336,7 @@ def select(tables, wanted, limit):
 
     Parameters
     ----------
-    t : ``nest.search.tables.Tables``.
+    t : ``nest.records.tables.Tables``.
     wanted : ``nest._kernels.spans.Wanted``.
     limit : seconds of a step.
 
@@ -438,3 +355,90 @@ def select(tables, wanted, limit):
     total = work.first[-1, -1]
     options = work.options[:total].copy()
     return work.first, np.ascontiguousarray(options["degrees"]), options
+
+
+@leaf
+def policy_changes(tables: Tables, work: OptionWork, c: int, z: int, busy: bool) -> None:
+    """Fill ``work.layers[1:]``, and ``work.changes``: backward at the least, activations, work.
+
+    Backward and activations are those above the ones of ``layers[0]``. Longer computing hides more
+    ZeRO traffic, at the share that the stack overlaps.
+    """
+    layers, changes = work.layers, work.changes
+    overlap = tables.overlaps[0] if busy else 0.0
+    for r in range(1, tables.back.shape[1]):
+        layer_sums(tables, tables.body[c], tables.held[c], z, r, layers)
+        for at in range(len(tables.kinds)):
+            kind = tables.kinds[at]
+            alone, again, change = layers[0, kind], layers[r, kind], changes[r, kind]
+            hidden = again.free_backward - alone.free_backward
+            change.backward = again.backward - alone.backward - overlap * hidden
+            change.activations = again.activations - alone.activations
+            change.work = again.work
+
+
+@leaf
+def layers_of(tables: Tables, q: int, kind: int) -> int:
+    """Layers of a kind in signature q."""
+    return tables.seen[tables.stretch[q, 1], kind] - tables.seen[tables.stretch[q, 0], kind]
+
+
+@leaf
+def changed(tables: Tables, changes: Rows, q: int, r: int) -> tuple[float, float, float]:
+    """What policy r changes of all layers of signature q: backward, activations, work."""
+    back = held = work = 0.0
+    for at in range(tables.among[q, 0], tables.among[q, 1]):
+        kind = tables.kinds[at]
+        layers = layers_of(tables, q, kind)
+        if layers:
+            back += layers * changes[r, kind].backward
+            held += layers * changes[r, kind].activations
+            work = max(work, changes[r, kind].work)
+    return back, held, work
+
+
+@leaf
+def left_seconds(tables: Tables, layers: Rows, g: int, r: int, most: int) -> float:
+    """What is left to reduce of signature g, policy r for the first ``most`` layers; no ZeRO-2, 3.
+
+    As in ``chunk_costs``, run by run of layers of one kind and policy, from the last to the first:
+    after n of them what is left is the largest of n + 1 sums, which is the first or the last.
+    """
+    left, overlap = 0.0, (tables.overlaps_alone if g == tables.whole else tables.overlaps)[1]
+    while g >= 0:
+        kind, q = tables.last[g], tables.before[g]
+        count, done = tables.depth[g], 0
+        if q >= 0:
+            count, done = tables.depth[g] - tables.depth[q], tables.marked[q]
+        again = min(max(most - done, 0), count) if tables.marked[g] > done else 0
+        sync = layers[0, kind].sync
+        for policy in (0, r):
+            n = again if policy else count - again
+            if n:
+                slope = sync - overlap * layers[policy, kind].free_backward
+                left = max(left + n * slope, sync + max(0.0, (n - 1) * slope))
+        g = q
+    return left
+
+
+@leaf
+def first_that_may_hold(
+    tables: Tables, changes: Rows, g: int, room: float, least: int, most: int,
+) -> int:
+    """Least number of first layers, from ``least`` on, whose change of activations is ``room``.
+
+    Each layer more keeps no more, so that halving finds it; most + 1 where none does.
+    """
+    low, high = least, most + 1
+    while low < high:
+        middle = (low + high) // 2
+        held = 0.0
+        q = tables.ancestor[tables.way[g], middle]
+        for at in range(tables.among[q, 0], tables.among[q, 1]):
+            kind = tables.kinds[at]
+            held += layers_of(tables, q, kind) * changes[tables.full, kind].activations
+        if held <= room:
+            high = middle
+        else:
+            low = middle + 1
+    return low

@@ -6,11 +6,14 @@ Both are called by address: compiled once each, in a process of their own, and n
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated, Any
+
 import numpy as np
-from numba import float64, int64, typeof, void
 
 from nest._kernels import called, form, leaf
-from nest.records import FIGURES
+from nest.records import FIGURES, Floats3, Rows
 from nest.schedules import orders, passes
 from nest.schedules.closed import Closed
 from nest.schedules.passes import Order, Room
@@ -20,7 +23,7 @@ from nest.schedules.registry import SCHEDULES
 leave_out, step_seconds = form(orders.leave_out), form(passes.step_seconds)
 
 
-def _which(holds):
+def _which(holds: Callable[[Any], bool]) -> int:
     """Schedules of which something holds, a bit each, by their numbers."""
     return sum(1 << number for number, one in enumerate(SCHEDULES.values()) if holds(one))
 
@@ -37,70 +40,69 @@ GATHERS = _which(lambda one: isinstance(one, Path) and one.most_zero > 2)
 
 
 @leaf
-def is_in(schedule, some):
+def is_in(schedule: int, some: int) -> bool:
     """Whether a schedule is one of those of ``some``, one of the numbers above."""
     return some >> schedule & 1 == 1
 
 
 @leaf
-def split_of(schedule):
+def split_of(schedule: int) -> bool:
     """Whether backwards are in two parts."""
     return is_in(schedule, SPLIT)
 
 
 @leaf
-def together_of(schedule):
+def together_of(schedule: int) -> bool:
     """Whether forwards run beside backwards."""
     return is_in(schedule, TOGETHER)
 
 
 @leaf
-def is_looped(schedule):
+def is_looped(schedule: int) -> bool:
     """Whether chunks lie in rounds over the stages, and a path through passes is the step."""
     return is_in(schedule, LOOPED)
 
 
 @leaf
-def copies_of(schedule):
+def copies_of(schedule: int) -> int:
     """Copies of the model, each of which takes as many of the micro-batches."""
     return 2 if is_in(schedule, CROSSED) else 1
 
 
 @leaf
-def is_all_forward(schedule):
+def is_all_forward(schedule: int) -> bool:
     """Whether all micro-batches run forward before one runs backward."""
     return is_in(schedule, ALL_AHEAD)
 
 
-def order_of(p, positions, passes):
+def order_of(p: int, positions: int, passes: int) -> Order:
     """Room for the order of p ranks with so many positions and passes."""
+    ints: Any = partial(np.empty, dtype=np.int64)
     return Order(
-        codes=np.empty(passes, np.int64), rows=np.empty(p + 1, np.int64),
-        at=np.empty(positions, np.int64), ahead=np.empty(positions, np.int64),
-        back=np.empty(positions, np.int64), more=np.zeros(2, np.int64),
-        stops=np.empty(2 * p, np.int64))
+        codes=ints(passes), rows=ints(p + 1), at=ints(positions), ahead=ints(positions),
+        back=ints(positions), more=0 * ints(2), stops=ints(2 * p))
 
 
-def room_of(p, positions, passes):
+def room_of(p: int, positions: int, passes: int) -> Room:
     """Room for ``step_seconds`` of p ranks with so many positions and passes of a way."""
+    ints: Any = partial(np.empty, dtype=np.int64)
+    floats: Any = np.empty
     return Room(
-        arrives=np.empty(2 * passes), came=np.empty(2 * positions, np.int64),
-        run=np.empty(2 * positions, np.int64), hop=np.empty(positions), gap=np.empty(positions),
-        took=np.empty(4 * positions), late=np.empty(positions), links=np.empty(2 * positions),
-        ends=np.empty(positions),
-        place=np.empty(p, np.int64), stop=np.empty(p, np.int64), begun=np.empty(p, np.int64),
-        traffic=np.empty(p, np.int64), clock=np.empty(p), scattered=np.empty(p), fresh=np.empty(p),
-        was=np.empty(2 * (p + positions)), unsure=np.empty(1))
+        arrives=floats(2 * passes), came=ints(2 * positions), run=ints(2 * positions),
+        hop=floats(positions), gap=floats(positions), took=floats(4 * positions),
+        late=floats(positions), links=floats(2 * positions), ends=floats(positions),
+        place=ints(p), stop=ints(p), begun=ints(p), traffic=ints(p), clock=floats(p),
+        scattered=floats(p), fresh=floats(p), was=floats(2 * (p + positions)), unsure=floats(1))
 
 
-ORDER, ROOM, COSTS = map(typeof, (
-    order_of(1, 1, 1), room_of(1, 1, 1), np.zeros((1, 1), FIGURES)))
+Write = Callable[..., None]
+Count = Callable[..., int]
 
 
-def _or_write(number, write, others):
+def _or_write(number: int, write: Write, others: Write) -> Write:
     """A function that writes the order of a schedule, or leaves that to another one."""
     @leaf
-    def written(schedule, p, v, m, group, order):
+    def written(schedule: int, p: int, v: int, m: int, group: int, order: Order) -> None:
         if schedule == number:
             write(p, v, m, group, order)
         else:
@@ -109,10 +111,10 @@ def _or_write(number, write, others):
     return written
 
 
-def _or_count(number, count, others):
+def _or_count(number: int, count: Count, others: Count) -> Count:
     """The same of the forwards before a backward."""
     @leaf
-    def counted(schedule, p, v, m, group, s, d):
+    def counted(schedule: int, p: int, v: int, m: int, group: int, s: int, d: int) -> int:
         if schedule == number:
             return count(p, v, m, group, s, d)
         return others(schedule, p, v, m, group, s, d)
@@ -121,12 +123,12 @@ def _or_count(number, count, others):
 
 
 @leaf
-def _no_order(schedule, p, v, m, group, order):
+def _no_order(schedule: int, p: int, v: int, m: int, group: int, order: Order) -> None:
     """Schedules in closed form have none."""
 
 
 @leaf
-def ahead_of(schedule, p, v, m, group, s, d):
+def ahead_of(schedule: int, p: int, v: int, m: int, group: int, s: int, d: int) -> int:
     """Micro-batches of chunk d whose forwards stage s runs before its first backward."""
     return m
 
@@ -140,8 +142,8 @@ for _number, _one in enumerate(SCHEDULES.values()):
         ahead_of = _or_count(_number, form(_one.ahead), ahead_of)
 
 
-@called(void(int64, int64, int64, int64, int64, int64, ORDER))
-def write_order(schedule, p, v, m, group, out, order):
+@called
+def write_order(schedule: int, p: int, v: int, m: int, group: int, out: int, order: Order) -> None:
     """Fill ``order`` with the passes of a pipeline, which has ``out`` groups more."""
     _write(schedule, p, v, m, group, order)
     order.more[0] = 0
@@ -149,7 +151,10 @@ def write_order(schedule, p, v, m, group, out, order):
         leave_out(p, v, m, group, out, order)
 
 
-@called(float64(COSTS, float64[:, :, ::1], int64, int64, int64, int64, ORDER, ROOM, float64))
-def longest_path(costs, hops, p, v, m, depth, order, room, limit):
+@called
+def longest_path(
+    costs: Annotated[Rows, 2, FIGURES], hops: Floats3, p: int, v: int, m: int, depth: int,
+    order: Order, room: Room, limit: float,
+) -> float:
     """:func:`nest.schedules.passes.step_seconds`."""
     return step_seconds(costs, hops, p, v, m, depth, order, room, limit)

@@ -1,7 +1,7 @@
 """Solve one outer choice exactly: stages, blocks and options of one super-pipeline.
 
 Shapes: L cuts, K positions, B block sizes, P prices, G signatures, O options, as in
-:class:`nest.search.problems.Problem`; D most stages, Z cells that can be reached.
+:class:`nest.records.problems.Problem`; D most stages, Z cells that can be reached.
 
 Recursion, last stage first, over labels of the cell (s stages, layers i..L-1, devices k..). A label
 is the figures of :mod:`nest.schedules.one_f_one_b`, or under GPipe of
@@ -16,13 +16,43 @@ Work: labels x options per reachable (cell, block, cut); bounds cells x blocks x
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
 from nest._kernels import entry, form, inlined, leaf
 from nest._kernels.bounds import reach
-from nest.records import FRONT, LEAST
+from nest._kernels.labels import (
+    BEFORE,
+    BELOW,
+    BOUNDED,
+    CELL_CUT,
+    CELL_NUMBER,
+    CELLS,
+    COUNT,
+    DEEPEST,
+    DEPTH,
+    DROPPED,
+    FILLED,
+    HALF,
+    KEPT,
+    LAYER,
+    LIKELY,
+    LOW,
+    POSITION,
+    RANKED,
+    REACHED,
+    SLACK,
+    TOTAL,
+    TRIED,
+    LabelWork,
+    drop_worst,
+    insert,
+    wider,
+    work_of,
+)
+from nest.records import Floats, Ints, Ints2, Row
+from nest.records.problems import Problem
 from nest.schedules import gpipe, one_f_one_b
 from nest.schedules.one_f_one_b import (
     AFTER,
@@ -41,74 +71,9 @@ from nest.schedules.stage import StageSeconds
 
 add_stage, add_gpipe_stage = form(one_f_one_b.add_stage), form(gpipe.add_stage)
 
-SLACK = 1.0 - 1e-12
-"""A plan must beat the best by more than rounding to replace it."""
-LOW = FIGURES
-"""Of a label, behind its figures: the least that a plan with it takes."""
-LABELS, CELL = 16384, 1024
-"""Room at first: labels in all, and of a cell."""
-# Where a label comes from: its option, the cut behind its stage, the label behind, its own cell.
-OPTION, CUT, PARENT, LAYER, POSITION = range(5)
-LINKS = 5
-# How far the work is: the depth (stages of a label), the cut and the number of the cell at hand,
-# its labels, the one that dominated last; labels of all depths, those before this depth, cells that
-# it filled; the depth that bounds were made for, cells that can be reached; and of the problem the
-# most stages, m // 2 where a stage may have as many behind it, and how many figures decide.
-(DEPTH, CELL_CUT, CELL_NUMBER, COUNT, LIKELY, TOTAL, BEFORE, FILLED, BOUNDED, REACHED, DEEPEST,
- HALF, DECIDE) = range(13)
-STATE = 13
-# What is counted: cells filled, labels kept, transitions tried, labels dropped by rank.
-CELLS, KEPT, TRIED, RANKED = range(4)
-# No plan that takes as long is looked for; the least that a label dropped by rank may take.
-BELOW, DROPPED = range(2)
-
-
-class LabelWork(NamedTuple):
-    """Arrays that :func:`solve` makes and its helpers fill."""
-
-    state: np.ndarray
-    """int64 (STATE,) see above."""
-    counts: np.ndarray
-    """int64 (4,)"""
-    seconds: np.ndarray
-    """float64 (2,)"""
-    values: np.ndarray
-    """float64 (labels, FIGURES) of all depths, the first of what is behind the last stage."""
-    links: np.ndarray
-    """int64 (labels, LINKS)"""
-    cell: np.ndarray
-    """float64 (labels, FIGURES + 1) of the cell at hand, with their bounds."""
-    cell_links: np.ndarray
-    """int64 (labels, 3)"""
-    new: np.ndarray
-    """float64 (FIGURES + 1,) a label and its bound."""
-    place: np.ndarray
-    """int32 (L+1, K+1) number of a cell, -1: it cannot be reached."""
-    front: np.ndarray
-    """FRONT ((L+1) (K+1),) see :func:`reach`."""
-    stages: np.ndarray
-    """int64 ((L+1) (K+1),) most stages in front."""
-    least: np.ndarray
-    """LEAST (O,) least figures of (price, signature), in the row of its first option."""
-    begin_at: np.ndarray
-    """int64 (L+2,) where the cells of each cut begin in ``position``."""
-    position: np.ndarray
-    """int64 (Z,) ascending for each cut."""
-    spans: np.ndarray
-    """int64 (4, Z) first label and end of a cell at an even depth, and at an odd one."""
-    filled: np.ndarray
-    """int64 (2, Z) cuts and positions of the cells that a depth filled, the highest cut first."""
-    taken_begin: np.ndarray
-    """int64 (K+2,) where those of each position begin in ``taken``."""
-    taken: np.ndarray
-    """int64 (Z,) cuts of the cells that the depth before filled, ascending for each position."""
-    best: np.ndarray
-    """float64 (D+1,) seconds of the best plan by number of stages."""
-    best_label: np.ndarray
-    """int64 (D+1,)"""
-
-
-def solve(problem, limit, width, spread):
+def solve(
+    problem: Problem, limit: float, width: int, spread: bool,
+) -> tuple[Floats, Ints2, float, Ints]:
     """Best plan of one outer choice for each number of stages, below ``limit`` seconds a step.
 
     A cell keeps at most ``width`` labels, those of the lowest bounds: what is found is a plan, and
@@ -125,7 +90,7 @@ def solve(problem, limit, width, spread):
     """
     work = work_of(problem, limit)
     while not run(problem, work, width, spread):
-        work = _wider(work)
+        work = wider(work)
     work.best[work.best > work.seconds[BELOW]] = np.inf
     stages = []
     for depth in np.flatnonzero(work.best < np.inf).tolist():
@@ -137,46 +102,8 @@ def solve(problem, limit, width, spread):
     return work.best, found, float(work.seconds[DROPPED]), work.counts
 
 
-def work_of(problem, limit):
-    """Room for a problem, before the first label."""
-    L, K = len(problem.depths) - 1, problem.price.shape[1] - 1
-    deepest, half = int(np.flatnonzero(problem.depths).max(initial=0)), problem.micro_batches // 2
-    figures, cells = gpipe if problem.gpipe else one_f_one_b, (L + 1) * (K + 1)
-    work = LabelWork(
-        state=np.zeros(STATE, np.int64), counts=np.zeros(4, np.int64),
-        seconds=np.array([limit, np.inf]), values=np.zeros((LABELS, FIGURES)),
-        links=np.empty((LABELS, LINKS), np.int64), cell=np.empty((CELL, FIGURES + 1)),
-        cell_links=np.empty((CELL, 3), np.int64), new=np.zeros(FIGURES + 1),
-        place=np.full((L + 1, K + 1), -1, np.int32), front=np.empty(cells, FRONT),
-        stages=np.empty(cells, np.int64),
-        least=np.empty(len(problem.option), LEAST), begin_at=np.empty(L + 2, np.int64),
-        position=np.empty(cells, np.int64), spans=np.empty((4, cells), np.int64),
-        filled=np.empty((2, cells), np.int64), taken_begin=np.empty(K + 2, np.int64),
-        taken=np.empty(cells, np.int64), best=np.full(deepest + 1, np.inf),
-        best_label=np.zeros(deepest + 1, np.int64))
-    work.values[0, : figures.FIGURES] = figures.NOTHING
-    copies = (problem.option["later"] > 0.0).any()
-    work.state[[CELL_CUT, TOTAL, DEEPEST, HALF, DECIDE]] = (
-        -1, 1, deepest, half if half < deepest else 0,
-        figures.FIGURES if copies else figures.UNTIED)
-    return work
-
-
-def _wider(work):
-    """The same with room for more labels."""
-    total = work.state[TOTAL]
-    if total + len(work.cell) <= len(work.values):  # a cell had too little
-        rows = 2 * len(work.cell)
-        return work._replace(cell=np.empty((rows, FIGURES + 1)),
-                          cell_links=np.empty((rows, 3), np.int64))
-    rows = 2 * len(work.values) + len(work.cell)
-    values, links = np.empty((rows, FIGURES)), np.empty((rows, LINKS), np.int64)
-    values[:total], links[:total] = work.values[:total], work.links[:total]
-    return work._replace(values=values, links=links)
-
-
 @entry
-def run(problem, work, width, spread):
+def run(problem: Problem, work: LabelWork, width: int, spread: bool) -> bool:
     """Go on until the problem is solved; False: there is no room."""
     state = work.state
     while state[DEPTH] < state[DEEPEST] or state[CELL_CUT] >= 0:
@@ -207,7 +134,7 @@ def run(problem, work, width, spread):
 
 
 @leaf
-def _begin(problem, work):
+def _begin(problem: Problem, work: LabelWork) -> None:
     """Begin a depth: its bounds, and where its stages may end."""
     state, s, L = work.state, work.state[DEPTH], len(problem.depths) - 1
     # Bounds again whenever the stages behind have doubled.
@@ -225,7 +152,7 @@ def _begin(problem, work):
 
 
 @leaf
-def _order(work):
+def _order(work: LabelWork) -> None:
     """Number the cells that can be reached by cut and position; none has a label."""
     total = 0
     for i in range(work.place.shape[0]):
@@ -241,7 +168,7 @@ def _order(work):
 
 
 @leaf
-def _ends(work, s):
+def _ends(work: LabelWork, s: int) -> None:
     """List the cells that the depth before filled, by position."""
     K, begin = work.place.shape[1] - 1, work.taken_begin
     if s == 1:  # the last stage may end anywhere
@@ -266,7 +193,7 @@ def _ends(work, s):
 
 
 @leaf
-def _cell(problem, work, s, i, k, width):
+def _cell(problem: Problem, work: LabelWork, s: int, i: int, k: int, width: int) -> bool:
     """Find the labels of a cell; False: there is no room."""
     state = work.state
     state[COUNT] = state[LIKELY] = 0
@@ -328,14 +255,14 @@ def _cell(problem, work, s, i, k, width):
                     insert(work, o, j, parent)
                     if state[COUNT] > width:
                         ranked += 1
-                        work.seconds[DROPPED] = min(work.seconds[DROPPED], _drop_worst(work))
+                        work.seconds[DROPPED] = min(work.seconds[DROPPED], drop_worst(work))
     work.counts[TRIED] += tried
     work.counts[RANKED] += ranked
     return True
 
 
 @inlined
-def _stage(option):
+def _stage(option: Row) -> StageSeconds:
     """What the forms take of an option."""
     return StageSeconds(
         option.forward, option.backward, option.last, option.turn, option.chase,
@@ -343,7 +270,10 @@ def _stage(option):
 
 
 @inlined
-def extend_gpipe(old, stage, both, gap, n, m, fronts, new):
+def extend_gpipe(
+    old: Floats, stage: StageSeconds, both: float, gap: float, n: int, m: int, fronts: float,
+    new: Floats,
+) -> None:
     """Fill ``new`` with the label of a stage in front of the ``n`` of ``old``."""
     add_gpipe_stage(old, stage, both, gap, n, m, new)
     down = new[gpipe.DOWN] + (m - 1) * new[gpipe.SLOWEST_FORWARD]
@@ -353,7 +283,10 @@ def extend_gpipe(old, stage, both, gap, n, m, fronts, new):
 
 
 @inlined
-def extend(old, stage, both, gap, n, m, half, hidden, held, fronts, new):
+def extend(
+    old: Floats, stage: StageSeconds, both: float, gap: float, n: int, m: int, half: Any,
+    hidden: float, held: float, fronts: float, new: Floats,
+) -> None:
     """The same under 1F1B; ``hidden``, ``held`` and ``fronts`` are bounds of its cell.
 
     Figures are raised as far as no step below the limit changes, so that labels merge:
@@ -368,7 +301,7 @@ def extend(old, stage, both, gap, n, m, half, hidden, held, fronts, new):
 
 
 @inlined
-def low_gpipe(m, new, added, fronts, hidden):
+def low_gpipe(m: int, new: Floats, added: float, fronts: float, hidden: float) -> float:
     """No plan with the label takes less; bounds are those of ``reach``."""
     down = new[gpipe.DOWN] + (m - 1) * new[gpipe.SLOWEST_FORWARD]
     finish = max(new[gpipe.DONE], new[gpipe.READY] + new[gpipe.EXCHANGE])
@@ -377,66 +310,16 @@ def low_gpipe(m, new, added, fronts, hidden):
 
 
 @inlined
-def low_of(new, added, fronts, hidden, arrives, trips):
+def low_of(
+    new: Floats, added: float, fronts: float, hidden: float, arrives: float, trips: float,
+) -> float:
     """The same under 1F1B."""
     return max(new[REST] + added, new[DONE] + fronts, new[READY] + new[EXCHANGE] + fronts,
                new[IDLE] + arrives, 2.0 * new[AFTER] + trips, new[BACK] + hidden, new[END])
 
 
 @leaf
-def insert(work, option, cut, parent):
-    """Add the new label to a cell unless dominated, drop those it dominates.
-
-    The label that dominated the one before is asked first: labels of one parent tend to lose to the
-    same one. The first figures decide, as many as ``work.state`` says.
-    """
-    cell, links, new, state = work.cell, work.cell_links, work.new, work.state
-    count, size = state[COUNT], state[DECIDE]
-    for c in range(-1, count):
-        other, x = state[LIKELY] if c < 0 else c, 0
-        while x < size and cell[other, x] <= new[x]:
-            x += 1
-        if x == size and other < count:
-            state[LIKELY] = other
-            return
-    kept = 0
-    for c in range(count):
-        x = 0
-        while x < size and new[x] <= cell[c, x]:
-            x += 1
-        if x < size:
-            if kept != c:
-                for x in range(FIGURES + 1):
-                    cell[kept, x] = cell[c, x]
-                for x in range(3):
-                    links[kept, x] = links[c, x]
-            kept += 1
-    for x in range(FIGURES + 1):
-        cell[kept, x] = new[x]
-    links[kept, OPTION], links[kept, CUT], links[kept, PARENT] = option, cut, parent
-    state[COUNT] = kept + 1
-
-
-@leaf
-def _drop_worst(work):
-    """Take out the label of the highest bound, of equal ones the last; its bound."""
-    cell, links, last = work.cell, work.cell_links, work.state[COUNT] - 1
-    worst = 0
-    for c in range(1, last + 1):
-        if cell[c, LOW] >= cell[worst, LOW]:
-            worst = c
-    bound = cell[worst, LOW]
-    for c in range(worst, last):
-        for x in range(FIGURES + 1):
-            cell[c, x] = cell[c + 1, x]
-        for x in range(3):
-            links[c, x] = links[c + 1, x]
-    work.state[COUNT] = last
-    return bound
-
-
-@leaf
-def _keep(problem, work, s, i, k, spread):
+def _keep(problem: Problem, work: LabelWork, s: int, i: int, k: int, spread: bool) -> None:
     """Keep the labels of a cell, and the best whole plan among them."""
     state, total, count = work.state, work.state[TOTAL], work.state[COUNT]
     for c in range(count):

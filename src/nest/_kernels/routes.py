@@ -9,14 +9,32 @@ devices, B blocks of a tile, K blocks asked for, M messages of a block, Q patter
 
 from __future__ import annotations
 
-import numpy as np
+from typing import TypeVar
 
-from nest._kernels import entry, leaf
-from nest._kernels.growing import longer
+import numpy as np
+from numpy.typing import NDArray
+
+from nest._kernels import entry, kernel, leaf
+from nest.records import Floats, Floats2, Int32s2, Ints
+from nest.records.links import Ends, KnownWays, Patterns, Tiles
+
+Scalar = TypeVar("Scalar", bound=np.generic)
+
+
+@kernel
+def longer(array: NDArray[Scalar], rows: int) -> NDArray[Scalar]:
+    """The same with room for ``rows``; what is behind those that it had is not set."""
+    found = np.empty((rows, *array.shape[1:]), array.dtype)
+    # Element by element: slices that are assigned come with the code of their error messages.
+    for x in range(array.size):
+        found.flat[x] = array.flat[x]
+    return found
 
 
 @entry
-def ways(first, head, link, hops, latency, node, place):
+def ways(
+    first: Ints, head: Ints, link: Ints, hops: Int32s2, latency: Floats, node: Ints, place: Ints,
+) -> tuple[Ints, Ints, Floats, Floats]:
     """Links on the ways of each pair, the part of its messages on each, and its latency.
 
     ``first`` (V+1,) says where the links out of a node begin in ``head`` (nodes they lead to) and
@@ -66,7 +84,7 @@ def ways(first, head, link, hops, latency, node, place):
 
 
 @leaf
-def _sends(low, high, stride, one, other):
+def _sends(low: int, high: int, stride: int, one: int, other: int) -> bool:
     """Whether devices ``low`` to ``high`` - 1 of a block send a message."""
     if high - low >= stride:
         return True
@@ -74,7 +92,7 @@ def _sends(low, high, stride, one, other):
 
 
 @leaf
-def _load(load, link, amount, used, count):
+def _load(load: Floats, link: int, amount: float, used: Ints, count: int) -> int:
     """Add to the load of a link; those that had none before are listed. Returns their number."""
     if load[link] == 0.0:
         used[count] = link
@@ -84,7 +102,10 @@ def _load(load, link, amount, used, count):
 
 
 @leaf
-def _fullest(load, most, ends, known, patterns, q, own, way, b):
+def _fullest(
+    load: Floats, most: float, ends: Ends, known: KnownWays, patterns: Patterns, q: int, own: int,
+    way: Int32s2, b: int,
+) -> float:
     """Of the links that messages of a pattern pass, the largest load; none is above ``most``.
 
     The block starts at ``own``; ``way`` has in row b the numbers of its messages' ways, 0: none.
@@ -107,7 +128,9 @@ def _fullest(load, most, ends, known, patterns, q, own, way, b):
 
 
 @leaf
-def _slowest(ends, known, patterns, q, own, way, b):
+def _slowest(
+    ends: Ends, known: KnownWays, patterns: Patterns, q: int, own: int, way: Int32s2, b: int,
+) -> float:
     """The longest latency of messages of a pattern in such a block."""
     up, down, delay, latency = ends.up, ends.down, ends.latency, known.latency
     source, target, begin = patterns.source, patterns.target, patterns.begin
@@ -126,7 +149,10 @@ def _slowest(ends, known, patterns, q, own, way, b):
 
 
 @entry
-def rates(ends, known, tiles, own, stride, patterns, marks):
+def rates(
+    ends: Ends, known: KnownWays, tiles: Tiles, own: Ints, stride: int, patterns: Patterns,
+    marks: bool,
+) -> tuple[Ints, Floats2, Floats2]:
     """Pairs of anchors without a way, or else what patterns of the blocks ``own`` take.
 
     Returns the pairs, by one * anchors + other, between which some block sends, each once; its
@@ -135,7 +161,7 @@ def rates(ends, known, tiles, own, stride, patterns, marks):
     seconds (K, Q). Each pattern runs by itself, in all blocks of a tile at once; in the end, those
     that have a share at once, so much of each. The blocks begin again every ``stride`` devices.
     ``own`` (K,) are numbers of blocks of ``tiles``. ``ends``, ``known``, ``tiles``, ``patterns``:
-    see ``nest.costs.network.records``.
+    see ``nest.records.links``.
     """
     number, first, link, part = known.number, known.first, known.link, known.part
     anchors, anchor, up, down = ends.anchors, ends.anchor, ends.up, ends.down

@@ -28,7 +28,7 @@ def show(
     if details and section != "stacks":
         raise InputError(f"details: got --details with {section}; allowed: with stacks")
     if section == "support":
-        from nest.report.support_text import support_rows, support_text
+        from nest.report.catalog_text import support_rows, support_text
 
         output.emit(json.dumps([row._asdict() for row in support_rows()], indent=2) if as_json
                     else support_text(**output.page()))
@@ -73,7 +73,7 @@ def document(name: str) -> dict[str, object]:
     from nest.frameworks.improvement import Improvement
     from nest.measured.diagnosis import Diagnosis
     from nest.measured.learning.learned import Learned
-    from nest.replanning.result import Replan
+    from nest.replanning.replan import Replan
     from nest.simulation import Simulation
 
     written: dict[str, type[inputs.Description]] = {

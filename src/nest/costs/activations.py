@@ -1,22 +1,32 @@
-"""Bytes of activations that a layer keeps for its backward pass, per micro-batch.
+"""Bytes of activations that a layer keeps for its backward pass, per micro-batch; and a backward in
+two parts: for inputs, and later for weights (arXiv:2401.10241, section 1).
+
+Of a matrix product one of two equal products is for weights; attention and element-wise operators
+have none, or next to none. Between the parts a device keeps what the second one needs: inputs of
+matrix products, which recompute has made by then, and the gradients of their outputs.
 
 Arrays have the shape (C,): one value for each configuration.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import NamedTuple
+
 import numpy as np
 
 from nest.costs.choices import CORE_ATTN, NORM, Body, StageSetting
 from nest.costs.compute import Array
 from nest.costs.operators import (
+    OperatorShare,
     keys_bytes,
     parts_of,
     positions_of,
-    rows_of,
-    share_of,
+    product_shape,
+    shares,
     tokens_of,
     traffic_tokens,
+    weight_seconds,
 )
 from nest.model import Layer, Operator
 
@@ -24,7 +34,9 @@ Bytes = dict[int, Array]
 """By the modules of recompute that drop them."""
 
 
-def saved_bytes(layer: Layer, c: Body, s: StageSetting) -> tuple[Bytes, Array, Array, Bytes]:
+def saved_bytes(
+    layer: Layer, c: Body, s: StageSetting, every: Iterable[OperatorShare],
+) -> tuple[Bytes, Array, Array, Bytes]:
     """Bytes kept for the backward pass; bytes of the layer's input; extra bytes of the loss while
     it runs; and what of the kept bytes belongs to modules that move to the host.
 
@@ -32,16 +44,15 @@ def saved_bytes(layer: Layer, c: Body, s: StageSetting) -> tuple[Bytes, Array, A
     per head, query and key, and each dropout outside of it a mask of 1 byte an element
     (arXiv:2205.05198, section 4.1). Where cp gathers keys and values, these and their gradients
     take bytes of all positions while a layer goes backward
-    (:func:`nest.costs.context_traffic.gathered_seconds`).
+    (:func:`nest.costs.traffic.gathered_seconds`).
     """
     tokens, rest = tokens_of(layer, c, s)
     element, stack = s.machine.element, s.machine.stack
     saved: Bytes = {}
     moved: Bytes = {}
     live = np.zeros(len(c.tp))
-    for op in layer.operators:
-        ranks, padding = share_of(op, c.tp, c.etp)
-        rows = rows_of(op, layer, c, s, tokens, rest) / ranks
+    for op, seen, ranks, padding in every:
+        rows = seen / ranks
         each = op.saved_elements * element
         if s.machine.format.narrow and stack.fp8_inputs and op.cast_elements is not None:
             each = op.cast_elements * s.machine.operand + op.wide_elements * element
@@ -92,7 +103,7 @@ def gathered_bytes(op: Operator, layer: Layer, c: Body, s: StageSetting) -> tupl
     """Bytes of gathered keys and values that are kept for the backward pass, and bytes of those
     and of their gradients that are there besides while attention goes backward.
 
-    See :func:`nest.costs.context_traffic.gathered_seconds`.
+    See :func:`nest.costs.traffic.gathered_seconds`.
     """
     every: Array = np.where(c.gather, keys_bytes(op, layer, c, s), 0.0)
     if s.machine.stack.keeps_gathered:
@@ -107,3 +118,38 @@ def measured_bytes(layer: Layer, c: Body) -> tuple[Bytes, Array, Array, Bytes]:
             for t in c.tp]
     saved, work = c.samples * np.array(held, dtype=np.float64).T
     return {0: saved}, np.minimum(c.samples * layer.output_bytes, saved), work, {}
+
+
+class BackwardParts(NamedTuple):
+    """Of a layer and micro-batch, beside :class:`nest.costs.layer.BodyCosts`; (C,), or (C, R)."""
+
+    weights: Array
+    """Seconds of ``backward`` that are for weights."""
+    kept: Array
+    """Bytes that the backward for inputs leaves to the one for weights."""
+
+
+def backward_parts(layer: Layer, c: Body, s: StageSetting, backward: Array,
+          activations: Array) -> BackwardParts:
+    """Price the second part of a backward, given all of it, under each configuration.
+
+    Of a measured layer half of the backward is assumed to be for weights, as of matrix products,
+    and all activations to be kept.
+    """
+    if layer.measured:
+        return BackwardParts(backward / 2.0, activations)
+    seconds, kept = np.zeros(len(c.tp)), np.zeros(len(c.tp))
+    machine = s.machine
+    element, narrow = machine.element, machine.format.narrow and machine.stack.fp8_inputs
+    kept = kept + gathered_inputs(layer, c, s)
+    for op, rows, ranks, padding in shares(layer, c, s):
+        if op.product_input:
+            size = machine.operand if narrow and op.cast_elements is not None else element
+            kept = kept + rows / ranks * padding * op.saved_elements * size
+        if op.type == "gemm":
+            count, each, width, _ = product_shape(op, layer, c, rows, ranks, padding)
+            seconds = seconds + weight_seconds(op, layer, c, s, rows, ranks, padding)
+            kept = kept + count * each * width * element
+    if backward.ndim == 2:  # no recompute policy changes them
+        return BackwardParts(seconds[:, None], kept[:, None])
+    return BackwardParts(seconds, kept)

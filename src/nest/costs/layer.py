@@ -10,10 +10,11 @@ three of traffic for a body; :mod:`nest.costs.zero` has the costs of a state.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from nest.costs.activations import measured_bytes, saved_bytes
+from nest.costs.activations import Bytes, measured_bytes, saved_bytes
 from nest.costs.choices import (
     CORE_ATTN,
     FULL,
@@ -29,12 +30,10 @@ from nest.costs.choices import (
     State,
 )
 from nest.costs.compute import Array
-from nest.costs.context_traffic import context_traffic
-from nest.costs.expert_traffic import expert_traffic
 from nest.costs.host import waiting
 from nest.costs.learned import as_learned
-from nest.costs.operators import compute_seconds, tokens_of
-from nest.costs.tensor_traffic import tensor_traffic
+from nest.costs.operators import compute_seconds, shares, tokens_of
+from nest.costs.traffic import context_traffic, expert_traffic, tensor_traffic
 from nest.costs.zero import StateCosts, state_costs
 from nest.model import Layer
 
@@ -82,6 +81,44 @@ def layer_costs(layer: Layer, body: Body, state: State, s: StageSetting) -> Laye
     return LayerCosts(**vars(body_costs(layer, body, s)), **vars(state_costs(layer, state, s)))
 
 
+class LayerTerms(NamedTuple):
+    """Terms of a layer's body; seconds of arrays (C,) forward, then backward."""
+
+    ahead: Array
+    back: Array
+    again: Bytes
+    """Seconds forward by the modules that repeat them."""
+    tp: tuple[Array, Array, Array, Array]
+    """See :func:`nest.costs.traffic.tensor_traffic`."""
+    cp: tuple[Array, Array]
+    under_cp: tuple[Array, Array]
+    """Computing that hides context-parallel traffic."""
+    ep: tuple[Array, Array]
+    bytes_of: tuple[Bytes, Array, Array, Bytes]
+    """See :func:`nest.costs.activations.saved_bytes`."""
+
+
+def _measured(layer: Layer, c: Body) -> LayerTerms:
+    zeros = np.zeros(len(c.samples))
+    ahead, back = c.samples * np.array(
+        [(layer.measured[int(t)].forward, layer.measured[int(t)].backward) for t in c.tp]).T
+    none = zeros, zeros
+    return LayerTerms(
+        ahead, back, {0: ahead}, (*none, *none), none, none, none, measured_bytes(layer, c))
+
+
+def _priced(layer: Layer, c: Body, s: StageSetting) -> LayerTerms:
+    every, (tokens, rest) = shares(layer, c, s), tokens_of(layer, c, s)
+    ahead, back, again = compute_seconds(layer, c, s, every, tokens)
+    if layer.experts is not None:
+        routed = s.machine.stack.routing_time * rest
+        ahead, back = ahead + routed, back + routed
+    cp, under_cp = context_traffic(layer, c, s)
+    return LayerTerms(
+        ahead, back, again, tensor_traffic(layer, c, s), cp, under_cp,
+        expert_traffic(layer, c, s), saved_bytes(layer, c, s, every))
+
+
 @as_learned
 def body_costs(layer: Layer, c: Body, s: StageSetting) -> BodyCosts:
     """Seconds and bytes of a micro-batch; arrays of shape (C,), or (C, R).
@@ -97,18 +134,9 @@ def body_costs(layer: Layer, c: Body, s: StageSetting) -> BodyCosts:
         both = policy & (NORM | MLP_ACT) == NORM | MLP_ACT
         policy = policy + PRODUCTS * both
     full = policy == FULL
-    if layer.measured:
-        zeros = np.zeros(len(c.samples))
-        ahead, back = c.samples * np.array(
-            [(layer.measured[int(t)].forward, layer.measured[int(t)].backward) for t in c.tp]).T
-        again = {0: ahead}
-        tp, (cp, ep, under_cp) = (zeros,) * 4, ((zeros, zeros),) * 3
-        saved, inputs, live, moved = measured_bytes(layer, c)
-    else:
-        ahead, back, again = compute_seconds(layer, c, s)
-        tp, ep = tensor_traffic(layer, c, s), expert_traffic(layer, c, s)
-        cp, under_cp = context_traffic(layer, c, s)
-        saved, inputs, live, moved = saved_bytes(layer, c, s)
+    ahead, back, again, tp, cp, under_cp, ep, bytes_of = (
+        _measured(layer, c) if layer.measured else _priced(layer, c, s))
+    saved, inputs, live, moved = bytes_of
     # A policy repeats the operators of its modules.
     repeated = sum(wide(time) * (full & (bits < UNREAD) | (policy & bits > 0))
                    for bits, time in again.items())
@@ -136,9 +164,6 @@ def body_costs(layer: Layer, c: Body, s: StageSetting) -> BodyCosts:
     gap, back_gap, ahead_host, back_host = (
         (0.0, 0.0, 0.0, 0.0) if layer.measured
         else stack.host(layer.experts is not None, s.job.counted))
-    if layer.experts is not None:
-        routed = stack.routing_time * tokens_of(layer, c, s)[1]
-        ahead, back = ahead + routed, back + routed
     forward, backward = ahead + gap, wide(back) + back_gap + gap * full
     busy = backward + repeated + tp_backward + cp_backward + ep_backward
     forward = forward + np.maximum(0.0, ahead_host - (forward + tp[0] + cp[0] + ep[0]))

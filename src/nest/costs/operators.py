@@ -5,7 +5,9 @@ Arrays have the shape (C,): one value for each configuration.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,6 +100,24 @@ def rows_of(
     return rows
 
 
+class OperatorShare(NamedTuple):
+    """An operator on one device; (C,)."""
+
+    operator: Operator
+    rows: Array
+    """Tokens that it sees."""
+    ranks: Array
+    """Ranks that divide its width, and padding of the width."""
+    padding: Array
+
+
+def shares(layer: Layer, c: Body, s: StageSetting) -> list[OperatorShare]:
+    """What one device runs of the operators of a layer."""
+    tokens, rest = tokens_of(layer, c, s)
+    return [OperatorShare(op, rows_of(op, layer, c, s, tokens, rest), *share_of(op, c.tp, c.etp))
+            for op in layer.operators]
+
+
 def parts_of(op: Operator, modules: tuple[str, ...], s: StageSetting) -> list[tuple[int, float]]:
     """Policies of selective recompute that concern an operator, with the share of it."""
     bits = sum(MODULE_BIT[name] for name in modules)
@@ -109,15 +129,18 @@ def parts_of(op: Operator, modules: tuple[str, ...], s: StageSetting) -> list[tu
 
 
 def compute_seconds(
-    layer: Layer, c: Body, s: StageSetting
+    layer: Layer, c: Body, s: StageSetting, every: Iterable[OperatorShare], tokens: Array,
 ) -> tuple[Array, Array, dict[int, Array]]:
-    """Seconds forward and backward, and those forward by the modules that repeat them."""
+    """Seconds forward and backward, and those forward by the modules that repeat them.
+
+    Parameters
+    ----------
+    every : of :func:`shares`.
+    tokens : of a tensor-parallel group.
+    """
     again: dict[int, Array] = {}
     backward = np.zeros(len(c.tp))
-    tokens, rest = tokens_of(layer, c, s)
-    for op in layer.operators:
-        rows = rows_of(op, layer, c, s, tokens, rest)
-        ranks, padding = share_of(op, c.tp, c.etp)
+    for op, rows, ranks, padding in every:
         if op.type == "gemm":
             ahead, back = _gemm(op, layer, c, s, rows, ranks, padding)
         elif op.type == "attention":

@@ -6,6 +6,7 @@ A *state* determines them (see :mod:`nest.costs.layer`). Shapes: C configuration
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -74,45 +75,20 @@ def state_costs(layer: Layer, c: State, s: StageSetting) -> StateCosts:
     def wide(array: Array) -> Array:
         return array[:, None] if c.zero.ndim == 2 else array
 
-    r, stack, network = recipe(s.job), s.machine.stack, s.network
-    columns = len(c.tp)
-    parameters = _parameters(layer, c)
-    reduced, scattered, gathered, across = (np.zeros((2, columns)) for _ in range(4))
-    muon = s.job.optimizer == "muon"
-    whole, owned = np.zeros(columns), np.zeros((2, columns))
-    groups = ((c.dp_group, c.inner_group), (c.expert_dp_group, c.inner_expert_group))
-    for count, over in zip(parameters, groups, strict=True):
-        if not count.any():  # most layers have no experts
-            continue
-        whole = whole + count
-        for hybrid, group in enumerate(over):
-            share = count / group.size
-            scattered[hybrid] += reduce_scatter(count * r.traveling_gradient, network, group)
-            gathered[hybrid] += all_gather(count * r.gathered, network, group)
-            if hybrid:
-                across[1] += all_reduce(share * r.traveling_gradient, network, c.outer_group)
-            if not hybrid or muon:
-                reduced[hybrid] += all_reduce(count * r.traveling_gradient, network, group)
-            if c.twin is not None:
-                both = across[1] if hybrid else reduced[0]
-                both += to_twin(share * r.traveling_gradient, c.twin)
-                if not hybrid:  # ZeRO shards over the holders of both copies
-                    share = share / 2
-                    scattered[0] += to_twin(share * r.traveling_gradient, c.twin)
-                    gathered[0] += to_twin(share * r.gathered, c.twin)
-            owned[hybrid] += share
+    r, stack = recipe(s.job), s.machine.stack
+    every = _exchanged(layer, c, s)
     zero, hybrid = c.zero, c.shard == 1
 
     def sharded(pair: Array) -> Array:
         return np.where(hybrid, wide(pair[1]), wide(pair[0]))
 
-    scatter, gather, mine = sharded(scattered), sharded(gathered), sharded(owned)
+    scatter, gather, mine = map(sharded, (every.scattered, every.gathered, every.owned))
     ahead = np.where(zero == 3, gather, 0.0)
     behind = np.where(zero >= 2, scatter, 0.0)
     again = ahead if stack.reshard_after_forward else 0.0 * ahead
-    once = sharded(reduced) if muon else scatter
-    final = np.where(zero == 1, once, 0.0) + np.where(hybrid, wide(across[1]), 0.0)
-    held = wide(whole)
+    once = sharded(every.reduced) if s.job.optimizer == "muon" else scatter
+    final = np.where(zero == 1, once, 0.0) + np.where(hybrid, wide(every.across), 0.0)
+    held = wide(every.whole)
     copied = stack.fsdp_copies * (zero == 3) * copy_seconds(s.machine, 2.0 * r.gathered * held)
     added = stack.fsdp_copies * (zero < 2) * copy_seconds(
         s.machine, (2.0 * r.traveling_gradient + r.gathered) * held)
@@ -136,7 +112,7 @@ def state_costs(layer: Layer, c: State, s: StageSetting) -> StateCosts:
         slowed_forward=stack.overlap_slowdown * ahead + copied,
         slowed_backward=(stack.overlap_slowdown * (again + behind)
                          + stack.reshard_after_forward * copied + added),
-        sync=np.where(zero == 0, wide(reduced[0]), final),
+        sync=np.where(zero == 0, wide(every.reduced[0]), final),
         gather=np.where((zero == 1) | (zero == 2), gather, 0.0),
         update=np.where(zero == 0, update, divided),
         tied=wide(tied_seconds(layer, c, s)) * np.ones(zero.shape),
@@ -148,6 +124,50 @@ def state_costs(layer: Layer, c: State, s: StageSetting) -> StateCosts:
         buffers=buffers,
         host_states=s.away.optimizer * r.host * np.where(zero >= 1, mine, held),
     )
+
+
+class StateTraffic(NamedTuple):
+    """Seconds in which all parameters of a layer travel, and how many there are; (C,), or (2, C):
+    sharded over all ranks, and within a block (HSDP)."""
+
+    whole: Array
+    """Parameters of a device."""
+    owned: Array
+    """Those of its shard."""
+    reduced: Array
+    scattered: Array
+    gathered: Array
+    across: Array
+    """(C,) shards over the replicas (HSDP)."""
+
+
+def _exchanged(layer: Layer, c: State, s: StageSetting) -> StateTraffic:
+    """The volumes of :func:`state_costs` on the network."""
+    r, network, columns = recipe(s.job), s.network, len(c.tp)
+    owned, reduced, scattered, gathered = np.zeros((4, 2, columns))
+    whole, across = np.zeros((2, columns))
+    groups = ((c.dp_group, c.inner_group), (c.expert_dp_group, c.inner_expert_group))
+    for count, over in zip(_parameters(layer, c), groups, strict=True):
+        if not count.any():  # most layers have no experts
+            continue
+        whole += count
+        for hybrid, group in enumerate(over):
+            share = count / group.size
+            scattered[hybrid] += reduce_scatter(count * r.traveling_gradient, network, group)
+            gathered[hybrid] += all_gather(count * r.gathered, network, group)
+            if hybrid:
+                across += all_reduce(share * r.traveling_gradient, network, c.outer_group)
+            if not hybrid or s.job.optimizer == "muon":
+                reduced[hybrid] += all_reduce(count * r.traveling_gradient, network, group)
+            if c.twin is not None:
+                both = across if hybrid else reduced[0]
+                both += to_twin(share * r.traveling_gradient, c.twin)
+                if not hybrid:  # ZeRO shards over the holders of both copies
+                    share = share / 2
+                    scattered[0] += to_twin(share * r.traveling_gradient, c.twin)
+                    gathered[0] += to_twin(share * r.gathered, c.twin)
+            owned[hybrid] += share
+    return StateTraffic(whole, owned, reduced, scattered, gathered, across)
 
 
 def _table(layer: Layer, c: State) -> Array:

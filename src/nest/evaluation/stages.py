@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nest.costs.backward import parts
+from nest.costs.activations import backward_parts
 from nest.costs.choices import (
     Body,
     Site,
@@ -212,7 +212,7 @@ class Pricing:
             costs = layer_costs(layer, body, state, s)
             weights = kept = 0.0
             if SCHEDULES[plan.schedule].parts:
-                split = parts(layer, body, s, costs.backward, costs.activations)
+                split = backward_parts(layer, body, s, costs.backward, costs.activations)
                 weights, kept = float(split.weights[0]), float(split.kept[0])
             found[kind, again] = PricedLayer(
                 layer_seconds(costs), {name: float(x[0]) for name, x in vars(costs).items()},

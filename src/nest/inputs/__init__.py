@@ -9,7 +9,7 @@ person chooses), `configuration` (one way to run), `profile` (measured layers), 
 `cluster`, `job`.
 `loading` turns a name, a file or a mapping into one of them, with `sources` (the catalog
 alone, or files too), `files` (YAML, JSON, limits),
-`catalog`, `huggingface` and `profile_csv`. `arguments` checks the arguments of the functions of
+`catalog` and `huggingface`. `arguments` checks the arguments of the functions of
 `nest`.
 """
 

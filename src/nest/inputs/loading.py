@@ -16,8 +16,7 @@ from nest.inputs.device import Device, resolve_device
 from nest.inputs.files import read_description, read_text
 from nest.inputs.job import FULL_TRAINING, Job, Stack, resolve_stack
 from nest.inputs.model import Model
-from nest.inputs.profile import Profile
-from nest.inputs.profile_csv import profile_from_csv
+from nest.inputs.profile import Profile, profile_from_csv
 from nest.inputs.sources import FILES, Catalog, Source, check_source
 from nest.inputs.space import SearchSpace
 from nest.units import shorten

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Unpack
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from nest.measured.calibration.collectives import NetworkFit, decades
 from nest.measured.calibration.fit import Array, Estimate, median_and_tail, percent_off
 from nest.measured.calibration.gemms import DeviceFit
 from nest.measured.calibration.runs import RunsFit
-from nest.report.page import Page
+from nest.report.page import Page, PageOptions
 from nest.units import format_bandwidth, format_bytes, format_seconds
 
 NOT_TOLD = "not determined by these measurements"
@@ -22,16 +23,14 @@ FEW = 5
 """Measurements below which no 90th percentile is shown."""
 
 
-def device_text(
-    found: DeviceFit, width: int = 80, colour: bool = False, unicode: bool = True
-) -> str:
+def device_text(found: DeviceFit, **options: Unpack[PageOptions]) -> str:
     """Give the report of products fitted to a device.
 
     Parameters
     ----------
-    width, colour, unicode : as of :class:`nest.report.page.Page`.
+    options : as of :class:`nest.report.page.Page`.
     """
-    page = Page(width, colour, unicode)
+    page = Page(**options)
     page.paragraph(f"{found.before.name}: matrix products", "bold")
     for each in found.formats:
         page.blank()
@@ -43,12 +42,9 @@ def device_text(
     return page.text()
 
 
-def network_text(
-    found: NetworkFit, notes: Sequence[str], width: int = 80, colour: bool = False,
-    unicode: bool = True,
-) -> str:
+def network_text(found: NetworkFit, notes: Sequence[str], **options: Unpack[PageOptions]) -> str:
     """Give the report of collectives fitted to a cluster; arguments as :func:`device_text`."""
-    page = Page(width, colour, unicode)
+    page = Page(**options)
     page.paragraph(f"{found.before.name}: {len(found.measured)} collectives", "bold")
     for note in notes:
         page.paragraph(f"Note: {note}.")
@@ -69,11 +65,9 @@ def network_text(
     return page.text()
 
 
-def runs_text(
-    found: RunsFit, width: int = 80, colour: bool = False, unicode: bool = True
-) -> str:
+def runs_text(found: RunsFit, **options: Unpack[PageOptions]) -> str:
     """Give the report of training runs fitted to a stack; arguments as :func:`device_text`."""
-    page = Page(width, colour, unicode)
+    page = Page(**options)
     chosen = found.chosen
     count, ways = len(chosen.runs), round(float(found.weights.sum()))
     page.paragraph(f"{chosen.stack.name}: {count} runs, {ways} configurations, on "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from nest.report.figure import BLUE, GREY, look
 
@@ -14,15 +14,14 @@ from collections.abc import Iterable, Sequence
 
 from nest.evaluation.plans import Plan, Stage
 from nest.planners.compare import ComparedPlan, peak_memory
-from nest.report.page import Page
+from nest.report.page import Page, PageOptions
 from nest.report.plan_text import percent
 from nest.report.stages import GIB
 from nest.units import format_seconds
 
 
 def comparison_text(
-    entries: Sequence[ComparedPlan], title: str, width: int = 80, colour: bool = False,
-    unicode: bool = True,
+    entries: Sequence[ComparedPlan], title: str, **options: Unpack[PageOptions],
 ) -> str:
     """Give the report of a comparison.
 
@@ -30,7 +29,7 @@ def comparison_text(
     ----------
     entries : of :func:`nest.planners.compare.compare`.
     title : what is trained where, a line.
-    width, colour, unicode : as of :class:`nest.report.page.Page`.
+    options : as of :class:`nest.report.page.Page`.
 
     Returns
     -------
@@ -38,7 +37,7 @@ def comparison_text(
         Speed, memory and search time of each planner, in the order of :func:`ranked`; its plan in a
         line; what does not fit.
     """
-    page = Page(width, colour, unicode)
+    page = Page(**options)
     page.paragraph(title, "bold")
     page.blank()
     best = fastest(entries)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Unpack
+
 from nest.evaluation.plans import Plan
 from nest.explanation.explanation import Explanation, ShadowPrice, SimplerPlan
 from nest.inputs.configuration import Configuration
-from nest.report.page import Page
+from nest.report.page import Page, PageOptions
 from nest.report.plan_text import WORDS, blocks, percent
 from nest.schedules.registry import SCHEDULES
 from nest.units import format_seconds
@@ -15,23 +17,16 @@ SMALL = 0.001
 """Share of the plan's step below which a difference is not shown."""
 
 
-def explanation_text(
-    plan: Plan, found: Explanation, width: int = 80, colour: bool = False, unicode: bool = True
-) -> str:
+def explanation_text(plan: Plan, found: Explanation, **options: Unpack[PageOptions]) -> str:
     """Give the report of an explanation.
 
     Parameters
     ----------
     plan : what is explained.
     found : its explanation.
-    width, colour, unicode : as of :class:`nest.report.page.Page`.
-
-    Returns
-    -------
-    str
-        Lines, each number with its unit.
+    options : as of :class:`nest.report.page.Page`.
     """
-    page = Page(width, colour, unicode)
+    page = Page(**options)
     if not plan.feasible:
         page.paragraph("DOES NOT FIT", "bold red")
     page.paragraph(plan.headline, "bold")

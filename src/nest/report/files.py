@@ -15,7 +15,7 @@ from typing import Any
 
 from nest.evaluation.plans import Plan
 from nest.evaluation.ranks import Rank
-from nest.simulation.record import AHEAD, BACK, COMPUTE, DATA
+from nest.simulation.result import AHEAD, BACK, COMPUTE, DATA
 from nest.simulation.step import Traced
 
 MICRO = 1e6

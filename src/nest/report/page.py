@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from typing import TypedDict
 
 from rich import box
 from rich.console import Console
@@ -11,6 +12,14 @@ from rich.table import Table
 from rich.text import Text
 
 UNLIMITED = 100_000  # columns of the console, so that Rich cuts no table
+
+
+class PageOptions(TypedDict, total=False):
+    """What each report takes of :class:`Page`."""
+
+    width: int
+    colour: bool
+    unicode: bool
 
 
 class Page:

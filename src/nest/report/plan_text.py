@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import groupby
+from typing import Unpack
 
 from nest.evaluation.plans import Evidence, Plan
 from nest.inputs import Cluster, GemmEfficiency
@@ -11,7 +12,7 @@ from nest.inputs.configuration import Configuration
 from nest.inputs.device import default_gemm
 from nest.inputs.space import SearchSpace
 from nest.model import build_chain
-from nest.report.page import Page
+from nest.report.page import Page, PageOptions
 from nest.report.stages import Table, memory_table, stage_tables, time_table
 from nest.schedules.registry import SCHEDULES
 from nest.stacks import offload_settings
@@ -39,30 +40,22 @@ LAYERS = {
 """Layers of a model by the names of their kinds."""
 
 
-def plan_text(
-    plan: Plan, width: int = 80, colour: bool = False, unicode: bool = True,
-    simulated: float | None = None,
-) -> str:
+def plan_text(plan: Plan, simulated: float | None = None, **options: Unpack[PageOptions]) -> str:
     """Give the report of a plan.
 
     Parameters
     ----------
     plan : as `plan` or `evaluate` gives it.
-    width, colour, unicode : as of :class:`nest.report.page.Page`.
+    options : as of :class:`nest.report.page.Page`.
     simulated : seconds of the step as `simulate` finds them; None: not simulated.
-
-    Returns
-    -------
-    str
-        Lines, each number with its unit.
     """
-    page = Page(width, colour, unicode)
+    page = Page(**options)
     problems(page, plan)
     page.paragraph(plan.headline, "bold")
     page.blank()
     _choices(page, plan)
     page.blank()
-    for number, table in enumerate(stage_tables(plan, width)):
+    for number, table in enumerate(stage_tables(plan, page.width)):
         if number:
             page.blank()
         _table(page, table)

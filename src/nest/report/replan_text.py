@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from nest.replanning.result import Moves, Replan
-from nest.report.page import Page
+from typing import Unpack
+
+from nest.replanning.replan import Moves, Replan
+from nest.report.page import Page, PageOptions
 from nest.report.plan_text import percent
 from nest.units import format_bytes, format_seconds
 
@@ -13,17 +15,15 @@ SHOWN = 8
 """Devices listed, those that receive most first."""
 
 
-def replan_text(
-    found: Replan, width: int = 80, colour: bool = False, unicode: bool = True
-) -> str:
+def replan_text(found: Replan, **options: Unpack[PageOptions]) -> str:
     """Give the report of a next plan.
 
     Parameters
     ----------
     found : what is shown.
-    width, colour, unicode : as of :class:`nest.report.page.Page`.
+    options : as of :class:`nest.report.page.Page`.
     """
-    page = Page(width, colour, unicode)
+    page = Page(**options)
     plan, cluster = found.plan, found.plan.inputs.cluster
     slower = plan.step_time_s / found.step_time_before_s - 1.0
     page.fact("Lost", f"{_devices(len(found.lost))}{_named(found.lost)}; "
@@ -42,7 +42,7 @@ def replan_text(
     page.blank()
     _table(page, moves)
     page.blank()
-    return page.text() + "\n" + plan.report(width, colour, unicode)
+    return page.text() + "\n" + plan.report(**options)
 
 
 def _devices(count: int) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Unpack
+
 from nest.evaluation.plans import Plan
-from nest.report.page import Page
+from nest.report.page import Page, PageOptions
 from nest.report.plan_text import blocks, percent, scale
 from nest.report.stages import GIB
 from nest.schedules.registry import SCHEDULES
@@ -22,23 +24,16 @@ PARTS = (
 )
 
 
-def simulation_text(
-    plan: Plan, found: Simulation, width: int = 80, colour: bool = False, unicode: bool = True
-) -> str:
+def simulation_text(plan: Plan, found: Simulation, **options: Unpack[PageOptions]) -> str:
     """Give the report of a simulation.
 
     Parameters
     ----------
     plan : what was simulated.
     found : its simulation.
-    width, colour, unicode : as of :class:`nest.report.page.Page`.
-
-    Returns
-    -------
-    str
-        Lines, each number with its unit.
+    options : as of :class:`nest.report.page.Page`.
     """
-    page = Page(width, colour, unicode)
+    page = Page(**options)
     if not plan.feasible:
         page.paragraph("DOES NOT FIT", "bold red")
     page.paragraph(plan.headline, "bold")

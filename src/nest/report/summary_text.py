@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Unpack
 
 from nest.evaluation.plans import Plan, Stage
 from nest.report import plan_text as full
-from nest.report.page import Page
+from nest.report.page import Page, PageOptions
 from nest.schedules.registry import SCHEDULES
 from nest.units import format_bytes, format_seconds
 
@@ -15,11 +16,10 @@ SMALL = 0.02
 
 
 def summary_text(
-    plan: Plan, width: int = 80, colour: bool = False, unicode: bool = True,
-    simulated: float | None = None,
+    plan: Plan, simulated: float | None = None, **options: Unpack[PageOptions]
 ) -> str:
     """Give the short report of a plan; arguments as of :func:`nest.report.plan_text.plan_text`."""
-    page = Page(width, colour, unicode)
+    page = Page(**options)
     full.problems(page, plan)
     page.paragraph(plan.headline, "bold")
     page.blank()

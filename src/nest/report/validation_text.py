@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from nest.report.figure import (
     BLUE,
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 from nest.measured.validation import Report, Score
 from nest.measured.validation.score import Compared
-from nest.report.page import Page
+from nest.report.page import Page, PageOptions
 from nest.report.plan_text import WORDS
 from nest.units import format_seconds
 
@@ -32,23 +32,16 @@ LONGEST_NAME = 38
 HEADS = ("group", "rows", "priced", "conf.", "median", "mean", "bias", "rank", "pairs", "memory")
 
 
-def validation_text(
-    report: Report, where: str, width: int = 80, colour: bool = False, unicode: bool = True
-) -> str:
+def validation_text(report: Report, where: str, **options: Unpack[PageOptions]) -> str:
     """Give the report of a table of measured runs.
 
     Parameters
     ----------
     report : of :func:`nest.measured.validation.score`.
     where : the table, for the first line.
-    width, colour, unicode : as of :class:`nest.report.page.Page`.
-
-    Returns
-    -------
-    str
-        Lines, each number with its unit.
+    options : as of :class:`nest.report.page.Page`.
     """
-    page = Page(width, colour, unicode)
+    page = Page(**options)
     page.paragraph(_headline(report.overall, where), "bold")
     page.blank()
     _groups(page, report)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-# Columns of ``nest.search.tables.Tables.state``: bytes of buffers, bytes of the state, and behind
+# Columns of ``nest.records.tables.Tables.state``: bytes of buffers, bytes of the state, and behind
 # them seconds that computing loses beside the traffic.
 STATE_BUFFERS, STATE_RESIDENT, STATE_SLOWED = 5, 8, 9
 

@@ -6,9 +6,9 @@ context parallelism are worth it, `starts` where blocks may start, `signatures` 
 the same, `policies` which recompute policies there are, `expert_pairs` which degrees of expert
 parallelism; `runnable` has the rules of the job's stack about `columns` of figures, with the
 `wide_rules`, and `layouts` the cuts that they allow of each pipeline, from `cut_lists`;
-`layer_prices` has the price of a layer under each candidate, and `distinct` says which rows of
-arrays differ. `combined` and `dualpipe` derive from it the formulations of two kinds of pipelines
-that are searched behind all others: passes that run beside each other, and two copies of the model.
+`layer_prices` has the price of a layer under each candidate. `combined` and `dualpipe` derive from
+it the formulations of two kinds of pipelines that are searched behind all others: passes that run
+beside each other, and two copies of the model.
 
 A formulation (`tensors`) fills `tables` and `problems`, the arrays that kernels take; `alike` has
 the pipelines of identical stages, `totals` bounds them by sums over all layers; `compiled` loads

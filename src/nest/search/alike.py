@@ -1,6 +1,6 @@
 """Pipelines whose stages are alike: what the kernel gets of them, and the plans that it finds.
 
-Shapes: Q pipelines, N layers, W layouts; others as in ``nest.search.problems``.
+Shapes: Q pipelines, N layers, W layouts; others as in ``nest.records.problems``.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from nest.inputs.capabilities import Capabilities
 from nest.inputs.space import SearchSpace
 from nest.model import Chain
 from nest.records import CANDIDATE, EXCHANGED, LINK, PARTS, PIPE, columns, rows_of
+from nest.records.problems import Legal, Pipelines, Rings
+from nest.records.tables import Degrees, Tables
 from nest.schedules.path import Path
 from nest.schedules.registry import (
     BEYOND,
@@ -32,9 +34,7 @@ from nest.schedules.registry import (
 )
 from nest.search.columns import FIRST, PIPELINE, POLICY, ROW, WAY, single
 from nest.search.layer_prices import Map
-from nest.search.problems import Legal, Pipelines, Rings
 from nest.search.runnable import TIMES, Pipeline, larger_groups
-from nest.search.tables import Degrees, Tables
 from nest.search.tensors import Formulation
 from nest.search.totals import OpenChoices, Shapes, Totals
 from nest.stacks.figures import Value
@@ -94,7 +94,7 @@ def pipelines(
 
 
 def _given(listed: list[Pipeline], m: int) -> dict[str, NDArray[Any]]:
-    """``given`` and ``given_from`` of :class:`nest.search.problems.Pipelines`."""
+    """``given`` and ``given_from`` of :class:`nest.records.problems.Pipelines`."""
     codes, begin, at = [np.zeros(1, dtype=np.int8)], np.full(len(listed), -1, dtype=np.int64), 1
     for n, one in enumerate(listed):
         path = SCHEDULES[one.schedule]

@@ -16,7 +16,7 @@ import numpy as np
 from nest.costs.choices import Body, settings
 from nest.costs.compute import Array
 from nest.costs.memory import recipe
-from nest.costs.operators import compute_seconds
+from nest.costs.operators import compute_seconds, shares, tokens_of
 from nest.inputs.base import FrozenDict
 from nest.inputs.capabilities import Rule
 from nest.inputs.choices import CHOICES, ChoiceName
@@ -180,7 +180,9 @@ def _costs(query: Query, job: Job, name: ChoiceName) -> Costs:
     degrees = _degrees(query)
     for number, setting in enumerate(settings(query.cluster, job)):
         for kind in query.chain.kinds:
-            _, backward, again = compute_seconds(kind, degrees, setting)
+            _, backward, again = compute_seconds(
+                kind, degrees, setting, shares(kind, degrees, setting),
+                tokens_of(kind, degrees, setting)[0])
             found[number, kind.name, "backward"] = backward
             found |= {(number, kind.name, bits): part for bits, part in again.items()}
     return found

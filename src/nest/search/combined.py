@@ -13,9 +13,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from nest.costs.distinct import least_of
 from nest.search.alike import Alike
 from nest.search.cache import Cache
-from nest.search.distinct import least_of
 from nest.search.formulating import of_used_bodies, pruned, repriced, ruled
 from nest.search.layer_prices import APART
 from nest.search.runnable import Pipeline

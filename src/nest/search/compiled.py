@@ -28,37 +28,25 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from nest.costs.network.records import Ends, KnownWays, Patterns, Tiles
-from nest.records import (
-    AHEAD,
-    BACK,
-    CANDIDATE,
-    EXCHANGED,
-    LINK,
-    OPTION,
-    PARTS,
-    PIPE,
-    STATE,
-    columns,
-)
-from nest.search.problems import Legal, Pipelines, Problem, Rings, Spans, Sums
-from nest.search.tables import Blocks, Degrees, Tables
 from nest.search.threads import thread_count
-from nest.search.wide_rules import NONE
 
-MODULES = ("nest._kernels.routes", "nest._kernels.dominance", "nest._kernels.spans",
-           "nest._kernels.options", "nest._kernels.pipeline", "nest._kernels.uniform.search",
-           "nest._kernels.uniform.fits", "nest._kernels.orders", "nest._kernels.fitting",
-           "nest._kernels.uniform.seen", "nest._kernels.uniform.asked")
-
-SECONDS = {"alike": 13, "select": 9, "routes": 6, "solve": 5, "fits": 4, "longest_path": 3,
-           "useful": 3, "may_fit": 2, "write_order": 2, "undominated": 1, "see": 1,
-           "ask": 1}
-"""About what compiling an entry point takes, the longest first: what two processes divide; of
-``alike`` without ``fits``, a part of it."""
-ALIKE = ("alike", "fits", "longest_path", "write_order", "may_fit", "undominated", "see", "ask")
+ENTRIES = {
+    "routes": ("routes.ways", "routes.rates"), "undominated": ("dominance._mark",),
+    "ask": ("uniform.asked._ask",), "see": ("uniform.layouts.see",),
+    "useful": ("spans.fill", "spans.add_parts", "spans.least_seconds", "spans.look"),
+    "select": ("options.fill",), "solve": ("pipeline.run",), "may_fit": ("fitting.may_fit",),
+    "longest_path": ("orders.longest_path",), "write_order": ("orders.write_order",),
+    "alike": ("uniform.search.try_all",)}
+"""What is compiled for an entry point, in `nest._kernels`; in this order."""
+CALLS = {
+    "undominated": "dominance.undominated", "useful": "spans.useful", "select": "options.select",
+    "solve": "pipeline.solve", "alike": "uniform.search.alike", "may_fit": "fitting.may_fit",
+    "see": "uniform.layouts.see", "ask": "uniform.asked.ask"}
+"""What Python calls of them."""
+SECONDS = {"alike": 11, "routes": 3, "select": 3, "longest_path": 2, "solve": 2, "may_fit": 1,
+           "useful": 1, "write_order": 1, "undominated": 1, "see": 1, "ask": 1}
+"""About what compiling an entry point takes, the longest first: what two processes divide."""
+ALIKE = ("alike", "longest_path", "write_order", "may_fit", "undominated", "see", "ask")
 UNLIKE = ("select", "solve", "useful")
 LINKS = ("routes",)
 """What plans of alike stages need, what others need besides, and what clusters with links do."""
@@ -84,11 +72,9 @@ class Kernels(NamedTuple):
     may_fit: Callable[..., Any]
     see: Callable[..., Any]
     ask: Callable[..., Any]
-    work_of: Callable[..., Any]
-    fits: Any
-    """A part of ``alike``, and what makes its arrays."""
-    by_address: dict[str, Any]
-    """Those that ``alike`` calls by their address, by name."""
+    entries: dict[str, tuple[Any, ...]]
+    """See :data:`ENTRIES`."""
+    compile_now: Callable[[Any], None]
 
 
 def load(names: Collection[str] = ALIKE + UNLIKE) -> tuple[Kernels, float]:
@@ -116,7 +102,7 @@ def compile_into_cache(names: Collection[str]) -> None:
     """Compile entry points, so that other processes load them."""
     folder = cache_folder()
     if folder is not None:
-        _warm(_import(folder), names)
+        _compile(_import(folder), names)
 
 
 def _prepared(loaded: Kernels | None, names: Collection[str]) -> Kernels:
@@ -143,7 +129,7 @@ def _prepared(loaded: Kernels | None, names: Collection[str]) -> Kernels:
         _say("No folder for compiled code can be written; compiling for this process only ...")
     kernels = loaded or _import(None)
     if not config.DISABLE_JIT:
-        _warm(kernels, names)
+        _compile(kernels, names)
     return kernels
 
 
@@ -160,10 +146,10 @@ def _cached(kernels: Kernels, folder: Path, names: Collection[str]) -> Kernels:
             other = _compiling_beside(beside)
             slow = [name for name in slow if name not in beside]
     try:
-        _warm(kernels, slow)
+        _compile(kernels, slow)
         if other is not None:
             other.wait()  # should it have failed, this process compiles what is missing
-        _warm(kernels, [name for name in names if name != "fits"])  # of which `alike` has a copy
+        _compile(kernels, names)
     finally:
         if other is not None:
             other.kill()
@@ -198,7 +184,7 @@ def cache_folder() -> Path | None:
     digest = hashlib.sha256(numba.__version__.encode())
     here = Path(__file__).parent.parent
     for source in sorted((*(here / "_kernels").rglob("*.py"), *(here / "schedules").glob("*.py"),
-                          here / "records.py")):
+                          *(here / "records").glob("*.py"))):
         digest.update(source.read_bytes())
     roots = [os.environ.get("NUMBA_CACHE_DIR"), os.environ.get("XDG_CACHE_HOME"), "~/.cache"]
     for root in filter(None, roots):
@@ -221,16 +207,18 @@ def _import(folder: Path | None) -> Kernels:
     try:
         if folder is not None:
             config.CACHE_DIR = str(folder)
-        (routes, dominance, spans, options, pipeline, alike, fits, orders, fitting, seen,
-         asked) = map(importlib.import_module, MODULES)
+        entries = {name: tuple(map(_part, parts)) for name, parts in ENTRIES.items()}
+        calls = {name: _part(part) for name, part in CALLS.items()}
     finally:
         config.CACHE_DIR = before
-    return Kernels(
-        (routes.ways, routes.rates), dominance.undominated, spans.useful,
-        options.select,
-        pipeline.solve, alike.alike, fitting.may_fit, seen.see, asked.ask,
-        alike.work_of, fits.fits,
-        {"longest_path": orders.longest_path, "write_order": orders.write_order})
+    return Kernels(routes=entries["routes"], entries=entries, compile_now=decorators.compile_now,
+                   **calls)
+
+
+def _part(name: str) -> Any:
+    """Something of the kernels by its module and its name."""
+    module, _, part = name.rpartition(".")
+    return getattr(importlib.import_module(f"nest._kernels.{module}"), part)
 
 
 def _say(text: str) -> None:
@@ -253,96 +241,9 @@ def _without_collecting() -> Iterator[None]:
 
 
 @_without_collecting()
-def _warm(kernels: Kernels, names: Collection[str]) -> None:
-    """Run kernels once on the smallest problem, so that all compiling happens here."""
-    from numba import typeof
-
-    zero, one = np.zeros(1, np.int64), np.ones(1)
-    no = np.zeros(1, np.bool_)
-    tables = Tables(
-        ahead=np.zeros((1, 1), AHEAD), back=np.zeros((1, 1, 1), BACK),
-        state=np.zeros((1, 1, 1), STATE), body=zero, held=zero, price=zero, weight=one,
-        shards=zero + 1, relayed=one, hybrid=no,
-        shard=zero, forbidden=no, keep_none=True, full=-1, first_layers=no, most_layers=1,
-        last=zero, part=zero - 1, seen=np.array([[0], [1]], np.int32),
-        stretch=np.array([[0, 1]]), among=zero[None] + np.array([0, 1]), marked=zero, way=zero,
-        ancestor=zero[None].astype(np.int32), kinds=zero,
-        relay=0 * one, received=0 * one, cap=zero + 1, whole=0,
-        limit_bytes=1e9, micro_batches=1, least=one, overlaps=np.zeros(4),
-        overlaps_alone=np.zeros(4), root=zero,
-        second=zero - 1, third=zero - 1, children=zero, begin=np.array([0, 1, 1]),
-        before=zero - 1, depth=zero + 1, gpipe=False,
-    )
-    yes = np.ones((1, 1), np.bool_)
-    degrees = Degrees(
-        exchanged=np.zeros((0, 1, 2), EXCHANGED),
-        candidate=columns(CANDIDATE, body=0, held=0, shards=1, relayed=0.0),
-        **{name: getattr(tables, name) for name in Degrees._fields if name in Tables._fields})
-    rings = Rings(
-        size=zero, alike=zero[None], place=zero[None, None], hop=np.zeros((1, 2), LINK),
-        wrap=np.zeros((1, 2), LINK), twin=np.zeros(0, LINK), both=1.0, handed=np.zeros(2),
-        received=np.zeros(2), marked_before=np.zeros(2, np.int64))
-    pipelines = Pipelines(
-        pipe=columns(
-            PIPE, schedule=0, pp=1, vpp=1, group=1, row=0, smallest=0, warm=1.0, free=True, first=0,
-            last=0, longest=0, widest=0),
-        apart=np.zeros((1, 1, 2), PARTS), repeated=np.zeros(2, np.bool_), begin=zero,
-        load=zero, layouts=zero, body=np.arange(2),
-        given=np.zeros(1, np.int8), given_from=zero,
-        asked=zero, floor=one, cut=np.ones((1, 2), np.bool_),
-        heaviest=zero, seen=np.zeros((1, 3, 5, 2), np.int16),
-        run=zero, until=zero, least_seen=np.zeros((1, 3, 5, 2), np.int16),
-        signature=np.array([[-1, 0], [-1, -1]]),
-        order=zero, whole=zero, least_handed=0.0, grows=True, most=1)
-    legal = Legal(
-        row_pipeline=yes, way_pipeline=yes, policy_pipeline=yes,
-        first_pipeline=yes, wide=NONE)
-    if "fits" in names:  # first: another process waits for it
-        kernels.fits.compile(tuple(map(typeof, (
-            degrees, rings, pipelines, kernels.work_of(degrees, rings, pipelines), 1, 1.0))))
-    if "routes" in names:
-        ways, rates = kernels.routes
-        number, link, two = np.ones(1, np.int32), np.zeros(1, np.int32), np.arange(2)
-        ways(0 * two, zero, zero, link[None], one, zero, zero)
-        tiles = Tiles(start=zero, low=zero, high=zero, first=two)
-        rates(Ends(anchors=1, anchor=zero, up=zero, down=zero, bandwidth=one, latency=one),
-              KnownWays(number=number, first=two, link=link, part=one, latency=one), tiles, zero, 1,
-              Patterns(source=zero, target=zero, begin=0 * two, share=one), False)
-    if "undominated" in names:
-        kernels.undominated(Blocks(
-            **{name: getattr(tables, name) for name in Blocks._fields[:9]}, choices=zero + 1,
-            begin=np.array([0, 1])))
-    if "ask" in names:
-        kernels.ask(Sums(
-            own=np.ones((2, 1, 1)), slower=one[None], held=one[None], kept=np.ones((1, 1, 1)),
-            resident=np.ones((1, 1, 1)), first=zero, second=zero, counts=zero + 1, body=zero,
-            state=zero, most=zero + 1, fast=zero, lean=zero, row_way=yes, row_policy=yes,
-            way_policy=yes, warm=np.ones((2, 3, 3)), deepest=1, copies=1, micro_batches=1,
-            limit_bytes=1e9), 1e9, zero + 0, np.ones((1, 3)), np.zeros((1, 2), np.int64))
-    if "see" in names:
-        kernels.see(np.arange(2)[None], zero[None], np.zeros((1, 2), np.int16), np.arange(2),
-                    *np.zeros((4, 1), np.int64), np.zeros((1, 3, 5, 1), np.int16))
-    problem = Problem(
-        micro_batches=1, sizes=zero + 1, lanes=zero + 1, price=np.array([[0, -1]]),
-        signature=np.array([[-1, 0], [-1, -1]]), gpipe=False,
-        ends=np.array([[[1, 0]], [[2, 0]]]), first=np.array([[0, 1]]),
-        option=columns(OPTION, **dict.fromkeys(OPTION.names or (), 1)),
-        hop_bytes=np.zeros(2), hop_per_byte=np.zeros(2), hop_latency=np.zeros(2), both=1.0,
-        depths=np.array([False, True]))
-    spans = Spans(
-        micro_batches=1, sizes=zero + 1, price=problem.price, share=np.arange(2.0),
-        seconds=np.array([[0.0, 1.0]]), fits=np.array([[1, 1]]), work=np.arange(2.0),
-        signature=problem.signature, part=tables.part, whole=0, chain=True)
-    if "useful" in names:
-        kernels.useful(spans, 1e9, tables, 0)
-    if "select" in names:
-        kernels.select(tables, kernels.useful(spans, np.inf)[1], 1e9)
-    if "solve" in names:
-        kernels.solve(problem, 1e9, 1, False)
-    if "may_fit" in names:
-        kernels.may_fit(tables, problem.signature, problem.sizes, problem.price, problem.depths)
-    for name, part in kernels.by_address.items():
+def _compile(kernels: Kernels, names: Collection[str]) -> None:
+    """Compile entry points, or load them, for the types that their annotations name."""
+    for name, parts in kernels.entries.items():
         if name in names:
-            part.__wrapper_address__()
-    if "alike" in names:
-        kernels.alike(degrees, rings, pipelines, legal, 1e9, False)
+            for part in parts:
+                kernels.compile_now(part)

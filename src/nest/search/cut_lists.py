@@ -43,7 +43,7 @@ SEEN = 3, 5
 
 class CutList(NamedTuple):
     """Layouts of one shape; ``run`` and ``until`` count from 0, other fields are those of
-    :class:`nest.search.problems.Pipelines`."""
+    :class:`nest.records.problems.Pipelines`."""
 
     cuts: Ints
     """(W, chunks + 1) first layer of each chunk, in the order of the layers, and their number."""
@@ -78,7 +78,8 @@ class CutLists:
         """Layers of the kinds of ``HELD``; those of one follow each other."""
         kinds = np.eye(len(chain.kinds), dtype=np.int16)
         self._front = [
-            np.pad(kinds[[*order]].T, ((0, 0), (1, 0))).cumsum(axis=1, dtype=np.int16)
+            np.ascontiguousarray(
+                np.pad(kinds[[*order]].T, ((0, 0), (1, 0))).cumsum(axis=1, dtype=np.int16))
             for order in (chain.order, signatures.whole_kinds)]
         """(T, N+1) layers by kind in front of each cut: as they are, and where a stage holds all
         that share a table of the vocabulary, once."""

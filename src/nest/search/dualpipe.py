@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nest.costs.choices import Way
+from nest.costs.distinct import least_of
 from nest.costs.zero import state_costs
 from nest.schedules.chunk import STATE_RESIDENT
 from nest.schedules.registry import SCHEDULES
 from nest.search.cache import Cache
 from nest.search.cut_lists import body_layers
-from nest.search.distinct import least_of
 from nest.search.formulating import repriced, ruled
 from nest.search.layer_prices import EXCHANGED, LayerPrices
 from nest.search.runnable import Pipeline

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from nest.costs.activations import gathered_bytes
 from nest.costs.choices import Body, Site, StageSetting
-from nest.costs.context_traffic import context_traffic
 from nest.costs.network.fabric import Fabric
 from nest.costs.operators import merges, tokens_of
+from nest.costs.traffic import context_traffic
 from nest.model import Chain, Layer
 
 Ints = NDArray[np.int64]

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from nest.costs.backward import parts
+from nest.costs.activations import backward_parts
 from nest.costs.choices import Site, bodies, setting
 from nest.costs.layer import body_costs
 from nest.model import EXPERT, Traffic
@@ -62,7 +62,7 @@ def useful_pairs(
         whole = c.backward + c.recompute
         figures += [c.forward, whole, c.ep_forward, c.ep_backward, c.activations, c.work]
         if in_parts:
-            weights, kept = parts(layer, body, alone, c.backward, c.activations)
+            weights, kept = backward_parts(layer, body, alone, c.backward, c.activations)
             figures += [weights, whole - weights, kept]
     costs = np.concatenate(figures, axis=1)
     worse = np.zeros(len(at), dtype=bool)

@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from nest.costs.choices import Site, StageSetting, settings
 from nest.costs.host import kept_away
 from nest.costs.network.fabric import Fabric, fabric_of
-from nest.costs.network.records import Twins
 from nest.inputs.offload import Offload
 from nest.records import AHEAD, BACK, STATE, rows_of
+from nest.records.links import Twins
+from nest.records.tables import Blocks
 from nest.schedules.registry import SCHEDULES
 from nest.search import compiled
 from nest.search.cache import Cache, Identity
@@ -34,7 +35,6 @@ from nest.search.policies import policies_of, runnable_policies
 from nest.search.query import Query
 from nest.search.runnable import Pipeline, Runnable, SpacePart, needs_context, runnable_splits
 from nest.search.signatures import Signatures, signatures
-from nest.search.tables import Blocks
 from nest.search.tensors import Choices, Formulation
 
 Ints = NDArray[np.int64]

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nest.costs.backward import parts
+from nest.costs.activations import backward_parts
 from nest.costs.choices import FULL, Body, Site, StageSetting, State, bodies, policy, states
-from nest.costs.distinct import distinct_rows
+from nest.costs.distinct import distinct_rows, spread
 from nest.costs.layer import BodyCosts, body_costs
 from nest.costs.memory import limit_bytes
 from nest.costs.zero import StateCosts, state_costs
@@ -24,7 +24,6 @@ from nest.model import Layer
 from nest.model.operators import FURTHER_MODULES
 from nest.schedules.chunk import STATE_BUFFERS, STATE_RESIDENT
 from nest.search.candidates import Candidates, Rows
-from nest.search.distinct import spread
 from nest.search.query import Query
 
 Floats = NDArray[np.float64]
@@ -59,9 +58,9 @@ class LayerPrices:
 
     Attributes
     ----------
-    ahead, back, state : see :class:`nest.search.tables.Tables`.
-    apart : see :class:`nest.search.problems.Pipelines`.
-    exchanged : see :class:`nest.search.tables.Degrees`.
+    ahead, back, state : see :class:`nest.records.tables.Tables`.
+    apart : see :class:`nest.records.problems.Pipelines`.
+    exchanged : see :class:`nest.records.tables.Degrees`.
     exchange : float64 (U, 2, T, 2), all-to-alls of experts, forward and backward, where experts
         do not run again and where they do; None: there are no experts.
     again : int64 (R,), 1: experts run again.
@@ -171,7 +170,7 @@ class LayerPrices:
 
     def parts_of(self, kind: int, body: Body, costs: BodyCosts, number: int) -> Floats:
         """``apart`` of layers of a kind on devices of a type; (n, R, 4)."""
-        two = parts(self.chain.kinds[kind], body, self.settings[number], costs.backward,
+        two = backward_parts(self.chain.kinds[kind], body, self.settings[number], costs.backward,
                     costs.activations)
         share = self.job.stack.overlap_ep
         figures = (share * costs.ep_forward, share * costs.ep_backward, *two)

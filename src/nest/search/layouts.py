@@ -2,7 +2,7 @@
 
 They follow from the chain, its job's stack and the pipelines: no price counts here.
 
-Shapes: Q pipelines, N layers, W layouts; others as in ``nest.search.problems``.
+Shapes: Q pipelines, N layers, W layouts; others as in ``nest.records.problems``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Bools = NDArray[np.bool_]
 
 
 class Listed(NamedTuple):
-    """Layouts; see the fields of :class:`nest.search.problems.Pipelines`."""
+    """Layouts; see the fields of :class:`nest.records.problems.Pipelines`."""
 
     begin: Ints
     load: Ints

@@ -31,7 +31,7 @@ class FramePrices(NamedTuple):
     held: Ints
     """Number of the state."""
     ahead: Floats
-    """As in :class:`nest.search.tables.Tables`; seconds that traffic may hide under come first."""
+    """As in :class:`nest.records.tables.Tables`; seconds that traffic may hide under come first."""
     back: Floats
     state: Floats
     apart: Floats

@@ -21,6 +21,7 @@ from nest.costs.distinct import distinct_rows
 from nest.inputs.capabilities import Capabilities, Rule
 from nest.inputs.space import MODULES
 from nest.model import Chain
+from nest.records.problems import NONE, Wide
 from nest.schedules.registry import is_grouped
 from nest.search.candidates import FORMS, Outer, Pairs, Rows, Splits
 from nest.search.columns import (
@@ -39,7 +40,7 @@ from nest.search.columns import (
     single,
 )
 from nest.search.query import Query
-from nest.search.wide_rules import NONE, Wide, row_keys, wide
+from nest.search.wide_rules import row_keys, wide
 from nest.stacks.figures import Value, model_figures, offload_figures
 from nest.stacks.rules import applies, outside
 

@@ -21,16 +21,16 @@ from nest.costs.stage import hop
 from nest.inputs.space import MODULES
 from nest.model import boundary_bytes
 from nest.records import AHEAD, BACK, STATE, rows_of
+from nest.records.problems import Problem, Spans
+from nest.records.tables import Tables
 from nest.schedules.chunk import STATE_RESIDENT
 from nest.search.candidates import Candidates, Listing, Outer
 from nest.search.layer_prices import LayerPrices
 from nest.search.layouts import Layouts
 from nest.search.lower_bounds import KnownBounds
-from nest.search.problems import Problem, Spans
 from nest.search.query import Query
 from nest.search.runnable import Runnable, SpacePart
 from nest.search.signatures import Signatures
-from nest.search.tables import Tables
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

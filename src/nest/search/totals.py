@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nest.costs.choices import FULL
+from nest.costs.distinct import least_of
+from nest.records.problems import Sums
 from nest.schedules.chunk import STATE_RESIDENT, STATE_SLOWED
 from nest.schedules.registry import SCHEDULES, most_zero
 from nest.search import compiled
 from nest.search.columns import FIRST, POLICY, ROW, WAY
-from nest.search.distinct import least_of
-from nest.search.problems import Sums
 from nest.search.tensors import Formulation
 
 Floats = NDArray[np.float64]

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from nest.costs.distinct import distinct_rows
 from nest.errors import InputError
 from nest.inputs.capabilities import Rule
+from nest.records.problems import Wide
 from nest.search.columns import (
     AXES,
     LAYOUT,
@@ -34,32 +35,6 @@ MOST_ENTRIES = 50_000_000
 """Of a table: more of them are refused."""
 GAP = "block", "pp"
 """Figures of candidates and pipelines that the gap between replicas follows from."""
-
-
-class Wide(NamedTuple):
-    """What a kernel gets of such rules."""
-
-    table: Bools
-    """(T,) where rules are broken. An entry of a rule is the sum of its fields of all axes."""
-    row: Ints
-    """(n, C)"""
-    way: Ints
-    """(n, Z)"""
-    policy: Ints
-    """(n, R)"""
-    first: Ints
-    """(n, F)"""
-    pipeline: Ints
-    """(n, Q)"""
-    layout: Ints
-    """(n, W), or (n, 1) where no rule has figures of layouts."""
-    plain: int
-    """Rules without figures of layouts, which come first."""
-
-
-NONE = Wide._make(
-    (np.zeros(0, dtype=np.bool_), *(np.zeros((0, 1), dtype=np.int64),) * AXES, 0))
-"""No such rules."""
 
 
 def wide(

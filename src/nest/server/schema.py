@@ -8,7 +8,7 @@ from typing import Any, Literal
 from nest import __version__
 from nest.inputs import Description
 from nest.questions import Answer, Failure, Question
-from nest.replanning.result import Replan
+from nest.replanning.replan import Replan
 from nest.server.work import Batch, ReplanRequest, Submission
 from nest.studies.study import Study
 

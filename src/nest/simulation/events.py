@@ -15,7 +15,7 @@ from nest.errors import KernelError
 from nest.schedules.traits import Placement
 from nest.simulation.device import SimulatedDevice, Spent
 from nest.simulation.figures import Link, OverlapRates, StageWork
-from nest.simulation.record import AHEAD, BACK, DATA, Record, Slice
+from nest.simulation.result import AHEAD, BACK, DATA, Record, Slice
 from nest.simulation.tasks import WEIGHTS, Task
 
 

@@ -1,11 +1,11 @@
-"""The result of a simulation.
+"""The result of a simulation, and slices of time on the streams of its stages for a trace.
 
 Units: seconds, bytes.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -55,3 +55,39 @@ class Simulation(Written):
     def to_json(self, indent: int | None = 2) -> str:
         """The simulation as the text of one JSON document."""
         return self.model_dump_json(by_alias=True, indent=indent)
+
+
+COMPUTE, DATA, AHEAD, BACK = range(4)
+"""Streams of a stage: computing, data-parallel traffic, links to the next and previous stage."""
+
+
+class Slice(NamedTuple):
+    """An activity of a stream, with start and end."""
+
+    stage: int
+    stream: int
+    name: str
+    start: float
+    end: float
+    task: int = -1
+    """Position of a task in the stage's order."""
+
+
+class Record:
+    """Slices of some micro-batches.
+
+    Parameters
+    ----------
+    kept : micro-batches at each end of the step whose slices are kept; the others are left out.
+    micro_batches : of the step.
+    """
+
+    def __init__(self, kept: int, micro_batches: int) -> None:
+        self.slices: list[Slice] = []
+        first, last = kept, micro_batches - kept
+        self.left_out = range(first, max(first, last))
+        """Micro-batches without slices."""
+
+    def wants(self, micro_batch: int) -> bool:
+        """Whether slices of a micro-batch are kept; -1 stands for the step as a whole."""
+        return micro_batch not in self.left_out

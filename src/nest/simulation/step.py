@@ -16,10 +16,8 @@ from nest.model.schedules import group_of
 from nest.schedules.registry import copies, placement
 from nest.simulation.events import Ran, run
 from nest.simulation.figures import Link
-from nest.simulation.memory import levels, peak
-from nest.simulation.record import Record
-from nest.simulation.result import SimulatedStage, SimulatedTime, Simulation
-from nest.simulation.tasks import Task, orders
+from nest.simulation.result import Record, SimulatedStage, SimulatedTime, Simulation
+from nest.simulation.tasks import Task, levels, orders, peak
 from nest.simulation.times import StageFigures, Times
 
 MOST_SLICES = 200_000

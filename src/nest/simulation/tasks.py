@@ -1,4 +1,4 @@
-"""The tasks of every stage in order: the schedules from their publications.
+"""The tasks of every stage in order, by the schedules' publications, and the activations held.
 
 1F1B, interleaved 1F1B and GPipe are written here once more. Of the others the rows that their
 entries write are read, micro-batches are counted, and each task is checked to be there once and
@@ -18,6 +18,7 @@ from nest.errors import KernelError
 from nest.schedules import passes
 from nest.schedules.path import Path
 from nest.schedules.registry import SCHEDULES, copies
+from nest.simulation.figures import ChunkMemory
 
 WHOLE, INPUTS, WEIGHTS = range(3)
 
@@ -130,3 +131,48 @@ def _in_turn(forward: list[Task], backward: list[Task], warm: int) -> tuple[Task
     """Some forwards, pairs of a forward and a backward, then the remaining backwards."""
     pairs = chain.from_iterable(zip(forward[warm:], backward, strict=False))
     return (*forward[:warm], *pairs, *backward[len(forward) - warm:])
+
+
+class MemoryLevel(NamedTuple):
+    """Bytes of activations, and of work, while a task runs and after it."""
+
+    during: float
+    after: float
+
+
+def levels(order: Sequence[Task], chunks: Sequence[ChunkMemory]) -> list[MemoryLevel]:
+    """What a stage holds during and after each of its tasks.
+
+    A micro-batch's activations are held from the start of its forward to the end of its backward;
+    work within a layer only during a backward. A backward for inputs leaves what the one
+    for weights needs. A backward beside a forward frees its layers as the forward needs theirs, one
+    layer later.
+    """
+    held, left = [0] * len(chunks), [0] * len(chunks)
+    largest, begun = max(chunk.layer for chunk in chunks), None
+    found = []
+
+    def now() -> float:
+        return sum(whole * c.activations + part * c.kept
+                   for whole, part, c in zip(held, left, chunks, strict=True))
+
+    for task in order:
+        before = now()
+        if task.forward:
+            held[task.chunk] += 1
+            begun = before if task.beside else None
+            found.append(MemoryLevel(before, before) if task.beside else MemoryLevel(now(), now()))
+            continue
+        if task.part != WEIGHTS:
+            held[task.chunk] -= 1
+        if task.part != WHOLE:
+            left[task.chunk] += 1 if task.part == INPUTS else -1
+        most = max(before, now()) if begun is None else max(begun, now()) + largest
+        found.append(MemoryLevel(most + chunks[task.chunk].work, now()))
+        begun = None
+    return found
+
+
+def peak(order: Sequence[Task], chunks: Sequence[ChunkMemory]) -> float:
+    """Most bytes of activations and work at once."""
+    return max(level.during for level in levels(order, chunks))

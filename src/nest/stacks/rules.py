@@ -16,6 +16,7 @@ from nest.inputs.cluster import Cluster
 from nest.inputs.configuration import Configuration
 from nest.inputs.job import DEFAULT_STACK, UNKNOWN_STACK, Job
 from nest.inputs.loading import load_stack
+from nest.inputs.offload import Offload
 from nest.inputs.space import IntSet, Module
 from nest.model import Chain
 from nest.stacks.figures import (
@@ -92,6 +93,21 @@ def cannot_offload(job: Job, texts: Iterable[str]) -> Iterator[str]:
             for field in rule.fields if not rule.alike and applies(rule, figures) else ():
                 if field in figures and (why := wrong(rule, field, figures)):
                     yield f"offload: got {text}; {field} {why}: {rule.sentence}{_allowed(rule)}"
+
+
+def offload_settings(job: Job, text: str) -> tuple[str, ...]:
+    """Flags or fields of the job's stack for each part of an offload text, in its own words.
+
+    Parts that the stack's table has no words for are left out.
+    """
+    known, away = job.stack.capabilities, Offload.of(text)
+    if known is None:
+        return ()
+    separator = "," if "[" in known.offload.get("modules", "") else " "
+    values = {"optimizer": f"{away.optimizer:g}" if away.optimizer else "",
+              "layers": str(away.layers or ""), "modules": separator.join(away.modules)}
+    return tuple(known.offload[part].replace("VALUE", value)
+                 for part, value in values.items() if value and part in known.offload)
 
 
 def selective_modules(job: Job) -> tuple[Module, ...] | None:

@@ -2,7 +2,7 @@
 
 Read `study` first: what a person writes, with `axes` and their expressions. `points` lists the
 points of a study, `questions` is what is asked at a point. `store` keeps answers; `engines` are
-where questions run, in `bundles` where workers are many; `running` asks them. `results` has the
+where questions run; `running` asks them. `results` has the
 figures that are compared, the Pareto front, the best of each group and the effect of each axis;
 `text`, `charts` and `page` show them; `sweep` does it all.
 """

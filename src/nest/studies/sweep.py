@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from nest.errors import InputError
 from nest.inputs import load_model, read_description
@@ -28,6 +28,7 @@ from nest.units import shorten
 
 if TYPE_CHECKING:
     from nest.evaluation.plans import Plan
+    from nest.report.page import PageOptions
 
 
 def load_study(
@@ -197,7 +198,7 @@ class Sweep:
                 return plan_of(data)
         raise AssertionError
 
-    def report(self, files: tuple[str, ...] = (), **page: Any) -> str:
+    def report(self, files: tuple[str, ...] = (), **page: Unpack[PageOptions]) -> str:
         """The results as text, as ``nest sweep`` prints them.
 
         Parameters

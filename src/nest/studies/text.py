@@ -11,11 +11,11 @@ import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, BinaryIO, TextIO
+from typing import Any, BinaryIO, TextIO, Unpack
 
 from nest.errors import InputError
 from nest.inputs.files import csv_cell, whole_file
-from nest.report.page import Page
+from nest.report.page import Page, PageOptions
 from nest.studies.results import MOST_REASONS, OBJECTIVES, Figures, Results, Row, summary
 from nest.studies.study import ObjectiveName, Study
 from nest.units import format_count
@@ -153,17 +153,16 @@ WIDEST = 18
 
 
 def report_text(
-    results: Results, files: Sequence[str] = (), width: int = 80, colour: bool = False,
-    unicode: bool = True,
+    results: Results, files: Sequence[str] = (), **options: Unpack[PageOptions],
 ) -> str:
     """The report: what was asked, the front, the best of each group, the effect of each axis.
 
     Parameters
     ----------
     files : that were written, to be named.
-    width, colour, unicode : as of :class:`nest.report.page.Page`.
+    options : as of :class:`nest.report.page.Page`.
     """
-    page = Page(width, colour, unicode)
+    page = Page(**options)
     study, total = results.study, results.counts.total()
     page.paragraph(f"{study.name}: {total:,} points", "bold")
     page.fact("Status", status_text(results))

@@ -20,7 +20,7 @@ from measured import EVIDENCE, ROOT, SUPPORT, evidence  # noqa: E402
 from nest.evaluation.evidence import runs_of  # noqa: E402
 from nest.inputs import catalog  # noqa: E402
 from nest.measured.validation.ranges import to_csv  # noqa: E402
-from nest.report.support_text import support_text  # noqa: E402
+from nest.report.catalog_text import support_text  # noqa: E402
 
 
 def main() -> int:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from nest._kernels import entry, known, leaf
+from nest.records import Floats2, Ints, Ints2
+from nest.records.problems import Sums
 
 ROUNDED = 1.0 - 1e-9
 """For sums that are rounded."""
@@ -17,7 +19,7 @@ SECONDS, BYTES, AWAY, BACK_AWAY, BUSY, BACK_BUSY = range(6)
 
 
 @leaf
-def _stages(sums, b, v, z, lean):
+def _stages(sums: Sums, b: int, v: int, z: int, lean: int) -> int:
     """Stages that have room for all layers, at the least.
 
     The n-th of them, in some order, keeps min(n, m) micro-batches at least; with R bytes of all
@@ -40,13 +42,15 @@ def _stages(sums, b, v, z, lean):
 
 
 @entry
-def _ask(sums, limit, code, figures, stages):
+def _ask(
+    sums: Sums, limit: float, code: Ints, figures: Floats2, stages: Ints2,
+) -> tuple[int, float]:
     """Fill in the questions that may take less than ``limit`` seconds: how many there are, and the
     least that one takes; arrays of none: only this.
 
     Parameters
     ----------
-    s : ``nest.search.problems.Sums``.
+    s : ``nest.records.problems.Sums``.
     code, figures, stages : int64 (n,), float64 (n, 3), int64 (n, 2) fields of
         :class:`nest.search.totals.OpenChoices`: ``floor``, ``seconds`` and ``less``; ``least`` and
         ``most``.

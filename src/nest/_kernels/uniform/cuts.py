@@ -5,15 +5,20 @@ from __future__ import annotations
 import numpy as np
 
 from nest._kernels import leaf
+from nest._kernels.labels import SLACK
 from nest._kernels.orders import CROSSED, is_in
-from nest._kernels.pipeline import SLACK
 from nest._kernels.uniform.labels import best_cuts
 from nest._kernels.uniform.price import price
 from nest._kernels.uniform.stages import behind_stage, in_flight_behind, least_of_stage, waits
+from nest._kernels.uniform.work import UniformWork
+from nest.records.problems import Pipelines, Rings
+from nest.records.tables import Degrees
 
 
 @leaf
-def hand_over(degrees, places, pipelines, work, k):
+def hand_over(
+    degrees: Degrees, places: Rings, pipelines: Pipelines, work: UniformWork, k: int,
+) -> None:
     """Fill in the least seconds of the hand-overs between the stages of pipeline k."""
     c, pipe = work.now[0].candidate, pipelines.pipe[k]
     work.now[0].pipeline = k
@@ -26,7 +31,10 @@ def hand_over(degrees, places, pipelines, work, k):
 
 
 @leaf
-def try_cuts(degrees, places, pipelines, work, top, first):
+def try_cuts(
+    degrees: Degrees, places: Rings, pipelines: Pipelines, work: UniformWork, top: float,
+    first: int,
+) -> float:
     """``_look`` of ``search`` at free cuts."""
     k, now = work.now[0].pipeline, work.now[0]
     p, N = pipelines.pipe[k].pp, len(pipelines.order)
@@ -37,15 +45,15 @@ def try_cuts(degrees, places, pipelines, work, top, first):
     if bound >= (now.guess if first else top) * SLACK:
         return top
     work.cuts[0], work.cuts[p] = 0, N
-    for s in range(p - 1):
-        work.cuts[s + 1] = work.via[s, work.cuts[s]]
+    for behind in range(1, p):
+        work.cuts[behind] = work.via[behind - 1, work.cuts[behind - 1]]
     top = price(degrees, places, pipelines, work, top)
     if first:
         now.guess = bound
         return top
     # Each way to stay below.
-    s, left = np.int64(0), pipelines.most
-    work.at[0] = 0
+    left: int = pipelines.most
+    s = work.at[0] = 0
     if p == 1 or bound >= top * SLACK:
         return top
     if left == 0:
@@ -68,7 +76,9 @@ def try_cuts(degrees, places, pipelines, work, top, first):
 
 
 @leaf
-def _reach_the_end(degrees, places, pipelines, work, k, top):
+def _reach_the_end(
+    degrees: Degrees, places: Rings, pipelines: Pipelines, work: UniformWork, k: int, top: float,
+) -> bool:
     """Whether stages of one chunk, each with as many layers as it may have at the most, have all.
 
     That is with the least that layers take and hold, whose bounds grow with a stage at either end.
@@ -84,7 +94,10 @@ def _reach_the_end(degrees, places, pipelines, work, k, top):
 
 
 @leaf
-def _least_of_stage(degrees, places, pipelines, work, k, s, i, j):
+def _least_of_stage(
+    degrees: Degrees, places: Rings, pipelines: Pipelines, work: UniformWork, k: int, s: int,
+    i: int, j: int,
+) -> float:
     """``least_of_stage`` with the least that its layers take and hold."""
     pipe, some, front, end, body = pipelines.pipe[k], work.now[0].first, work.before[
         i], work.before[j], work.body[0]
@@ -103,7 +116,9 @@ def _least_of_stage(degrees, places, pipelines, work, k, s, i, j):
 
 
 @leaf
-def _bound_stages(degrees, places, pipelines, work, top):
+def _bound_stages(
+    degrees: Degrees, places: Rings, pipelines: Pipelines, work: UniformWork, top: float,
+) -> None:
     """Fill ``work.bound`` and ``work.via``: the least that all stages from one on take."""
     k, before = work.now[0].pipeline, work.before
     p, m, N = pipelines.pipe[k].pp, degrees.micro_batches, len(pipelines.order)
@@ -137,7 +152,10 @@ def _bound_stages(degrees, places, pipelines, work, top):
 
 
 @leaf
-def _next_cut(degrees, places, pipelines, work, s, j, top):
+def _next_cut(
+    degrees: Degrees, places: Rings, pipelines: Pipelines, work: UniformWork, s: int, j: int,
+    top: float,
+) -> int:
     """First cut from j on behind stage s with which a step may take less than ``top``; -1: none."""
     p, m, i, before = pipelines.pipe[work.now[0].pipeline].pp, degrees.micro_batches, work.cuts[
         s], work.before

@@ -8,13 +8,19 @@ A set of policies is a number, each a bit of it.
 from __future__ import annotations
 
 from nest._kernels import leaf
+from nest._kernels.uniform.work import UniformWork
+from nest.records import Row
+from nest.records.problems import Pipelines, Rings
+from nest.records.tables import Degrees
 
 MOST_POLICIES = 62
 """Policies that a set may have; those with higher numbers are in none."""
 
 
 @leaf
-def quicker_than(degrees, places, pipelines, work, c, r):
+def quicker_than(
+    degrees: Degrees, places: Rings, pipelines: Pipelines, work: UniformWork, c: int, r: int,
+) -> int:
     """Of the policies that were looked at, those with which no layer of a candidate takes longer
     than with policy r, whatever is hidden beside it; each a bit."""
     found = 0
@@ -35,14 +41,14 @@ def quicker_than(degrees, places, pipelines, work, c, r):
 
 
 @leaf
-def _adds(own, slow):
+def _adds(own: Row, slow: Row) -> bool:
     """Whether the second layer takes longer, and hides more by no more than what it adds."""
     more, rounded = slow.backward - own.backward, 1e-15 * slow.backward
     return more >= 0.0 and slow.free_backward - own.free_backward <= more + rounded
 
 
 @leaf
-def _differ_in_bytes(own, slow):
+def _differ_in_bytes(own: Row, slow: Row) -> bool:
     """Whether parts of backwards, and what passes beside each other may hide, are the same."""
     return (own.exchanged_forward == slow.exchanged_forward
             and own.exchanged_backward == slow.exchanged_backward
@@ -50,7 +56,7 @@ def _differ_in_bytes(own, slow):
 
 
 @leaf
-def is_decided(work, at):
+def is_decided(work: UniformWork, at: int) -> bool:
     """Whether a policy with which no layer takes longer left out nothing of a run, or a layout, for
     its bytes."""
     if work.decided[at] & work.now[0].quicker:
@@ -60,7 +66,7 @@ def is_decided(work, at):
 
 
 @leaf
-def look_at(work, at, run):
+def look_at(work: UniformWork, at: int, run: int) -> None:
     """Look at a run, or a layout: bytes leave out nothing until :func:`note_bytes` says so."""
     now = work.now[0]
     if at != (now.run if run else now.layout):
@@ -72,7 +78,7 @@ def look_at(work, at, run):
 
 
 @leaf
-def note_bytes(work):
+def note_bytes(work: UniformWork) -> None:
     """Note that bytes alone say that the layouts which are looked at are not the best."""
     work.now[0].undecided += 1
     if work.now[0].first == 0:
@@ -82,6 +88,6 @@ def note_bytes(work):
 
 
 @leaf
-def bit_of(policy):
+def bit_of(policy: int) -> int:
     """A policy in a set of them, which is a number; 0: it is none of those that a set may have."""
     return 1 << policy if policy < MOST_POLICIES else 0

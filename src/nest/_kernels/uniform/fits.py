@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
-from nest._kernels import form, leaf, piece
+from nest._kernels import form, leaf
+from nest._kernels.labels import SLACK
 from nest._kernels.orders import CLOSED, is_all_forward, is_in
-from nest._kernels.pipeline import SLACK
-from nest._kernels.uniform.bound import StageSums, stage_bound, trip_bound, way_of
-from nest._kernels.uniform.chunks import figures_in_parts, figures_of, position_of
+from nest._kernels.uniform.bound import (
+    PassWay,
+    StageSums,
+    note_end,
+    note_traffic,
+    of_trips,
+    stage_bound,
+    trip_bound,
+    way_of,
+)
 from nest._kernels.uniform.decided import note_bytes
 from nest._kernels.uniform.price import few_in, passes_of
-from nest._kernels.uniform.trips import note_end, note_traffic, of_trips
+from nest._kernels.uniform.stages import figures_in_parts, figures_of, position_of
+from nest._kernels.uniform.work import UniformWork
+from nest.records.problems import Pipelines, Rings
+from nest.records.tables import Degrees
 from nest.schedules import orders, passes
 
 held, gathering = form(orders.held), form(passes.gathering)
 
 
-@piece
-def fits(degrees, places, pipelines, work, number, top):
+@leaf
+def fits(
+    degrees: Degrees, places: Rings, pipelines: Pipelines, work: UniformWork, number: int,
+    top: float,
+) -> bool:
     """Whether a layout fits and may take less than ``top``; ``work.cuts`` gets its cuts."""
     c, k = work.now[0].candidate, work.now[0].pipeline
     pipe = pipelines.pipe[k]
@@ -43,7 +57,10 @@ def fits(degrees, places, pipelines, work, number, top):
 
 
 @leaf
-def _stage_fits(degrees, places, pipelines, work, way, s, top):
+def _stage_fits(
+    degrees: Degrees, places: Rings, pipelines: Pipelines, work: UniformWork, way: PassWay, s: int,
+    top: float,
+) -> bool:
     """The same of stage s by itself; ``work.rank`` gets what is known of it."""
     c, k = work.now[0].candidate, work.now[0].pipeline
     pipe, rank, m, v = pipelines.pipe[k], work.rank[s], way.micro_batches, pipelines.pipe[k].vpp
@@ -121,7 +138,9 @@ def _stage_fits(degrees, places, pipelines, work, way, s, top):
 
 
 @leaf
-def _waits_of_gathers(pipelines, work, k, s, y, hides):
+def _waits_of_gathers(
+    pipelines: Pipelines, work: UniformWork, k: int, s: int, y: int, hides: float,
+) -> tuple[float, float, float]:
     """What passes of stage s wait at least for what is gathered of its chunks (ZeRO-3): those of a
     micro-batch, those in front of the first backward, the first one; seconds.
 

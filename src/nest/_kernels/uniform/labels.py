@@ -10,29 +10,28 @@ from __future__ import annotations
 import numpy as np
 
 from nest._kernels import leaf
+from nest._kernels.labels import COUNT, CUT, LIKELY, PARENT, SLACK, TOTAL, insert
 from nest._kernels.orders import is_all_forward
 from nest._kernels.pipeline import (
-    COUNT,
-    CUT,
-    LIKELY,
-    PARENT,
-    SLACK,
-    TOTAL,
     extend,
     extend_gpipe,
-    insert,
     low_gpipe,
     low_of,
 )
-from nest._kernels.uniform.chunks import figures_of
 from nest._kernels.uniform.price import begin, gpipe_stage_of, price, stage_of
-from nest._kernels.uniform.stages import least_of_stage
+from nest._kernels.uniform.stages import figures_of, least_of_stage
+from nest._kernels.uniform.work import UniformWork
+from nest.records import Ints2
+from nest.records.problems import Pipelines, Rings
+from nest.records.tables import Degrees
 from nest.schedules import one_f_one_b
 from nest.schedules.one_f_one_b import END, FIGURES, NEVER
 
 
 @leaf
-def best_cuts(degrees, places, pipelines, work, top):
+def best_cuts(
+    degrees: Degrees, places: Rings, pipelines: Pipelines, work: UniformWork, top: float,
+) -> float:
     """Price the best cuts of the pipeline that is asked for, if they take less than ``top``: the
     seconds of the best. ``work.bound`` has the least that the stages from one on take.
 
@@ -75,7 +74,9 @@ def best_cuts(degrees, places, pipelines, work, top):
 
 
 @leaf
-def _bound_fronts(degrees, places, pipelines, work, p, top):
+def _bound_fronts(
+    degrees: Degrees, places: Rings, pipelines: Pipelines, work: UniformWork, p: int, top: float,
+) -> None:
     """Fill ``work.labels.fronts``: the least that all stages in front of one take."""
     m, N, fronts, before = degrees.micro_batches, len(
         pipelines.order), work.labels.fronts, work.before
@@ -99,7 +100,10 @@ def _bound_fronts(degrees, places, pipelines, work, p, top):
 
 
 @leaf
-def _cell(degrees, places, pipelines, work, s, i, behind, top):
+def _cell(
+    degrees: Degrees, places: Rings, pipelines: Pipelines, work: UniformWork, s: int, i: int,
+    behind: Ints2, top: float,
+) -> bool:
     """Find the labels of stage s from cut i on; False: there is no room."""
     c, pipe, labels = work.now[0].candidate, pipelines.pipe[work.now[0].pipeline], work.labels
     m, N, x, new, cell = degrees.micro_batches, len(pipelines.order), places.size[

@@ -5,12 +5,16 @@ Each bound is one of ``fits``, with the least that a layer of a kind takes.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from nest._kernels import inlined, leaf
+import numpy as np
+from numpy.typing import NDArray
+
+from nest._kernels import entry, inlined, leaf
+from nest._kernels.labels import SLACK
 from nest._kernels.orders import LISTED, ahead_of, copies_of, is_in, together_of
-from nest._kernels.pipeline import SLACK
 from nest._kernels.uniform.bound import (
+    PassWay,
     StageSums,
     ends_of,
     stage_bound,
@@ -19,6 +23,10 @@ from nest._kernels.uniform.bound import (
     way_of,
 )
 from nest._kernels.uniform.decided import is_decided, look_at, note_bytes
+from nest._kernels.uniform.work import UniformWork
+from nest.records import Int16s2, Int16s4, Ints, Ints2, Pipe
+from nest.records.problems import Pipelines, Rings
+from nest.records.tables import Degrees
 from nest.schedules.passes import FORWARD, PASSES
 
 # Layers by kind of ``Pipelines.seen``: of all chunks but the last, of the first chunk, of the last,
@@ -27,7 +35,7 @@ REST, FIRST, LAST, FRONT, BEHIND = range(5)
 
 
 @leaf
-def _counted(pipelines, k, m, s, d):
+def _counted(pipelines: Pipelines, k: int, m: int, s: int, d: int) -> int:
     """:func:`nest._kernels.orders.ahead_of` of an order that pipeline k is given."""
     i, count = pipelines.given_from[k] + s * 3 * pipelines.pipe[k].vpp * m, 0
     while pipelines.given[i] % PASSES == FORWARD:
@@ -38,7 +46,7 @@ def _counted(pipelines, k, m, s, d):
 
 
 @leaf
-def has_room(degrees, pipelines, work, k, top):
+def has_room(degrees: Degrees, pipelines: Pipelines, work: UniformWork, k: int, top: float) -> bool:
     """Whether the stages of pipeline k, each with as many layers of the body as stay below ``top``
     and fit, have all of them.
 
@@ -86,7 +94,10 @@ class Seen(NamedTuple):
 
 
 @inlined
-def _see(degrees, work, way, pipe, k, s, seen, row, x, some):
+def _see(
+    degrees: Degrees, work: UniformWork, way: PassWay, pipe: Pipe, k: int, s: int, seen: Any,
+    row: int, x: int, some: int,
+) -> Seen:
     """Sum up stage s of pipeline k: its layers are ``seen[row, x]`` (5, T) by kind, ``some`` as
     :class:`nest.records.NowRow`. A view of either array for each look would take longer."""
     m, p, v, body, times = way.micro_batches, pipe.pp, pipe.vpp, work.body[0], work.forwards
@@ -137,8 +148,10 @@ def _see(degrees, work, way, pipe, k, s, seen, row, x, some):
 
 
 @inlined
-def _ruled_out(degrees, pipelines, work, pipe, way, s, seen, row, x, begin, ends, extra, final,
-    top):
+def _ruled_out(
+    degrees: Degrees, pipelines: Pipelines, work: UniformWork, pipe: Pipe, way: PassWay, s: int,
+    seen: Any, row: int, x: int, begin: float, ends: float, extra: float, final: float, top: float,
+) -> bool:
     """Whether stage s needs too much, or takes ``top`` with the seconds ``extra`` a micro-batch;
     ``final``: what the stage itself holds and has run is known."""
     stage = _see(degrees, work, way, pipe, work.now[0].pipeline, s, seen, row, x, work.now[0].first)
@@ -162,7 +175,10 @@ def _ruled_out(degrees, pipelines, work, pipe, way, s, seen, row, x, begin, ends
 
 
 @leaf
-def next_layout(degrees, places, pipelines, work, k, number, top):
+def next_layout(
+    degrees: Degrees, places: Rings, pipelines: Pipelines, work: UniformWork, k: int, number: int,
+    top: float,
+) -> int:
     """First layout of pipeline k from one on that may fit and take less than ``top``, or its last.
 
     Three stages say so, those of ``Pipelines.seen``; at first of runs of layouts whose heaviest
@@ -216,3 +232,76 @@ def next_layout(degrees, places, pipelines, work, k, number, top):
         else:
             return number
     return last
+
+
+MIX, MOST = 1_000_003, 1 << 31
+"""Numbers that hash the layers of a stage: two stages that share one are looked at as one run."""
+
+
+@leaf
+def _within(cut: int, body: Ints) -> int:
+    """Layers of the body in front of a cut."""
+    return min(max(cut, body[0]), body[1]) - body[0]
+
+
+@leaf
+def _count(
+    cuts: Ints, places: Ints2, front: Int16s2, body: Ints, heaviest: int, seen: NDArray[np.int16],
+) -> None:
+    """Fill in ``seen`` of a layout; its heaviest stage is known."""
+    p, v = places.shape
+    for x in range(len(seen)):
+        s = heaviest if x == 0 else 0 if x == 1 else p - 1
+        begin, end = cuts[places[s, 0]], cuts[places[s, v - 1] + 1]
+        for kind in range(len(front)):
+            for d in range(v):
+                at = places[s, d]
+                layers = front[kind, cuts[at + 1]] - front[kind, cuts[at]]
+                if d == 0:
+                    seen[x, FIRST, kind] = layers
+                if d == v - 1 and v > 1:
+                    seen[x, LAST, kind] = layers
+                else:
+                    seen[x, REST, kind] += layers
+            seen[x, FRONT, kind] = front[kind, begin]
+            seen[x, BEHIND, kind] = front[kind, -1] - front[kind, end]
+
+
+@entry
+def see(
+    cuts: Ints2, places: Ints2, front: Int16s2, body: Ints, load: Ints, heaviest: Ints,
+    seconds: Ints, stage: Ints, seen: Int16s4,
+) -> None:
+    """Fill in what is known of each layout from its cuts, int64 (W, chunks + 1).
+
+    Parameters
+    ----------
+    places : int64 (p, v) places in the model of the chunks of each stage.
+    front : int16 (T, N+1) layers of each kind in front of each cut.
+    body : int64 (2,) layers [i, j) that layouts divide.
+    load : int64 (W,) layers of the body in the heaviest stage.
+    heaviest : int64 (W,) the stage with most of them, about.
+    seconds : int64 (W,) about how long the layout takes, in parts of a layer of the body.
+    stage : int64 (W,) number of the heaviest stage: equal where its layers and its place are.
+    seen : int16 (W, stages, 5, T) see ``Pipelines.seen``; zeros before.
+    """
+    p, v = places.shape
+    for n in range(len(cuts)):
+        most = -1
+        for s in range(p):
+            own = 0
+            for d in range(v):
+                at = places[s, d]
+                own += _within(cuts[n, at + 1], body) - _within(cuts[n, at], body)
+            # A forward takes 1, a backward 2, for many micro-batches.
+            takes = 12 * p * own + 3 * _within(cuts[n, s], body)
+            load[n], seconds[n] = max(load[n], own), max(seconds[n], takes)
+            if own * 12 * p * front.shape[1] + takes > most:
+                most, heaviest[n] = own * 12 * p * front.shape[1] + takes, s
+        _count(cuts[n], places, front, body, heaviest[n], seen[n])
+        mixed = 0
+        for x in range(min(1, seen.shape[1])):
+            for field in (REST, FIRST, LAST):
+                for kind in range(len(front)):
+                    mixed = (mixed * MIX + int(seen[n, x, field, kind])) % MOST
+        stage[n] = mixed * p + heaviest[n]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nest._kernels import form, leaf
+from nest._kernels.labels import SLACK
 from nest._kernels.orders import (
     CLOSED,
     CROSSED,
@@ -16,10 +17,14 @@ from nest._kernels.orders import (
     split_of,
     together_of,
 )
-from nest._kernels.pipeline import SLACK
-from nest._kernels.uniform.chunks import LEAST, figures_in_parts, figures_of, position_of
-from nest._kernels.uniform.trips import count_pairs, of_pairs
+from nest._kernels.uniform.bound import count_pairs, of_pairs
+from nest._kernels.uniform.stages import LEAST, figures_in_parts, figures_of, position_of
+from nest._kernels.uniform.work import UniformWork
+from nest.records import Floats2, Pipe
+from nest.records.problems import Pipelines, Rings
+from nest.records.tables import Degrees
 from nest.schedules import gpipe, one_f_one_b, orders, passes
+from nest.schedules.passes import Order
 
 few_of = form(orders.few)
 add_stage, stage_of = form(one_f_one_b.add_stage), form(one_f_one_b.stage_of)
@@ -27,7 +32,7 @@ add_gpipe_stage, gpipe_stage_of = form(gpipe.add_stage), form(gpipe.stage_of)
 
 
 @leaf
-def few_in(pipe, m):
+def few_in(pipe: Pipe, m: int) -> int:
     """Micro-batches of the first groups and the last ones of a pipeline; m where all count."""
     if pipe.pp > 1 and is_in(pipe.schedule, GROUPED):
         return few_of(pipe.pp, m, pipe.group)
@@ -35,7 +40,7 @@ def few_in(pipe, m):
 
 
 @leaf
-def take_order(pipelines, k, p, count, order):
+def take_order(pipelines: Pipelines, k: int, p: int, count: int, order: Order) -> None:
     """The order that pipeline k is given, of ``count`` passes a rank."""
     for i in range(p * count):
         order.codes[i] = pipelines.given[pipelines.given_from[k] + i]
@@ -44,7 +49,7 @@ def take_order(pipelines, k, p, count, order):
 
 
 @leaf
-def passes_of(pipelines, work, k, m, few):
+def passes_of(pipelines: Pipelines, work: UniformWork, k: int, m: int, few: int) -> Order:
     """Passes of the first and the last ``few`` of m micro-batches in pipeline k."""
     pipe, now, all_count = pipelines.pipe[k], work.now[0], few >= m
     order = work.order if all_count else work.few
@@ -61,7 +66,9 @@ def passes_of(pipelines, work, k, m, few):
 
 
 @leaf
-def price(degrees, places, pipelines, work, top):
+def price(
+    degrees: Degrees, places: Rings, pipelines: Pipelines, work: UniformWork, top: float,
+) -> float:
     """Price ``work.cuts``; keep them if they take less than ``top`` seconds, which are returned."""
     now, answer = work.now[0], work.answer[work.now[0].pipeline]
     if now.first == LEAST:
@@ -82,7 +89,9 @@ def price(degrees, places, pipelines, work, top):
 
 
 @leaf
-def _fill_costs(degrees, places, pipelines, work, pipe):
+def _fill_costs(
+    degrees: Degrees, places: Rings, pipelines: Pipelines, work: UniformWork, pipe: Pipe,
+) -> None:
     """Fill in the figures of each chunk, and of what it hands over."""
     c, x = work.now[0].candidate, places.size[work.now[0].candidate]
     apart = split_of(pipe.schedule) or together_of(pipe.schedule)
@@ -108,7 +117,9 @@ def _fill_costs(degrees, places, pipelines, work, pipe):
 
 
 @leaf
-def _by_passes(degrees, pipelines, work, k, top):
+def _by_passes(
+    degrees: Degrees, pipelines: Pipelines, work: UniformWork, k: int, top: float,
+) -> float:
     """Step seconds by the passes of pipeline k; where these are ``top`` or more, no less."""
     pipe, now, copies = pipelines.pipe[k], work.now[0], copies_of(pipelines.pipe[k].schedule)
     p, v, m = pipe.pp, pipe.vpp, degrees.micro_batches // copies
@@ -130,7 +141,7 @@ def _by_passes(degrees, pipelines, work, k, top):
 
 
 @leaf
-def _in_closed_form(work, p, m, all_forward):
+def _in_closed_form(work: UniformWork, p: int, m: int, all_forward: bool) -> float:
     """Step seconds of stages of one chunk, under 1F1B or GPipe."""
     begin(work.label[1], all_forward)
     for n in range(p):
@@ -145,7 +156,7 @@ def _in_closed_form(work, p, m, all_forward):
 
 
 @leaf
-def begin(label, all_forward):
+def begin(label: Floats2, all_forward: bool) -> None:
     """Fill in what is behind the last stage."""
     for x in range(one_f_one_b.FIGURES):
         label[x] = 0.0

@@ -10,17 +10,22 @@ from __future__ import annotations
 import numpy as np
 
 from nest._kernels import entry, known, leaf
-from nest._kernels.uniform.chunks import LEAST
 from nest._kernels.uniform.cuts import hand_over, try_cuts
 from nest._kernels.uniform.decided import bit_of, note_bytes, quicker_than
 from nest._kernels.uniform.fits import fits
 from nest._kernels.uniform.layouts import has_room, next_layout
 from nest._kernels.uniform.price import price
+from nest._kernels.uniform.stages import LEAST
 from nest._kernels.uniform.sums import fill_layers, may_be_below, sum_up
-from nest._kernels.uniform.work import LABELS, work_of
+from nest._kernels.uniform.work import LABELS, UniformWork, work_of
+from nest.records import Floats, Ints, Ints2
+from nest.records.problems import Legal, Pipelines, Rings, Wide
+from nest.records.tables import Degrees
 
 
-def alike(degrees, places, pipelines, legal, limit, spread):
+def alike(
+    degrees: Degrees, places: Rings, pipelines: Pipelines, legal: Legal, limit: float, spread: bool,
+) -> tuple[Floats, Ints, Ints2, int, float]:
     """Best plan of each pipeline below ``limit`` seconds; without ``spread`` only the best of all.
 
     Returns
@@ -47,7 +52,10 @@ def alike(degrees, places, pipelines, legal, limit, spread):
 
 
 @entry
-def try_all(degrees, places, pipelines, legal, work, limit, spread):
+def try_all(
+    degrees: Degrees, places: Rings, pipelines: Pipelines, legal: Legal, work: UniformWork,
+    limit: float, spread: bool,
+) -> None:
     """Fill ``work.answer`` and ``work.found``.
 
     A first round prices the free cuts with the least bound alone, so that the second has a good
@@ -57,7 +65,8 @@ def try_all(degrees, places, pipelines, legal, work, limit, spread):
     for k in range(len(pipelines.pipe)):
         some |= pipelines.pipe[k].free
     for first in range(1 if some and not spread else 0, -1, -1):
-        work.now[0].guess, stop = below, np.int64(0)  # no constant, see ``_answer``
+        work.now[0].guess = below
+        stop = 0
         while stop < len(pipelines.asked):
             begin, row = stop, pipelines.asked[stop] // choices
             while stop < len(pipelines.asked) and pipelines.asked[stop] // choices == row:
@@ -72,14 +81,17 @@ def try_all(degrees, places, pipelines, legal, work, limit, spread):
 
 
 @leaf
-def _choices(degrees):
+def _choices(degrees: Degrees) -> int:
     """Choices of recompute of a question: the policies, then full recompute of the first layers of
     each chunk alone. With more of them a step takes longer and needs less memory."""
     return degrees.back.shape[1] + (degrees.full >= 0 and degrees.first_layers.any())
 
 
 @leaf
-def _may_gain(degrees, places, pipelines, legal, work, begin, stop, below, first):
+def _may_gain(
+    degrees: Degrees, places: Rings, pipelines: Pipelines, legal: Legal, work: UniformWork,
+    begin: int, stop: int, below: float, first: int,
+) -> bool:
     """Whether any of the questions from ``begin`` to ``stop``, of one candidate and way of ZeRO,
     may have a plan below the best, as far as the least that layers take under any of their policies
     says; ``work.answer`` gets whether each pipeline is open. Their layers are filled in."""
@@ -99,7 +111,7 @@ def _may_gain(degrees, places, pipelines, legal, work, begin, stop, below, first
     if count > 1:
         sum_up(degrees, places, pipelines, work, c, work.policies[0, :count],
             work.policies[1, :count])
-        _ask(work, c, work.policies[1, 0], np.int64(LEAST), -2 - c * len(degrees.shard) - z)
+        _ask(work, c, work.policies[1, 0], LEAST, -2 - c * len(degrees.shard) - z)
     found, work.now[0].looked = False, 0
     for k in range(len(pipelines.pipe)):
         pipe, answer = pipelines.pipe[k], work.answer[k]
@@ -116,24 +128,26 @@ def _may_gain(degrees, places, pipelines, legal, work, begin, stop, below, first
 
 
 @leaf
-def _answer(degrees, places, pipelines, legal, work, n, below, spread, first):
+def _answer(
+    degrees: Degrees, places: Rings, pipelines: Pipelines, legal: Legal, work: UniformWork, n: int,
+    below: float, spread: bool, first: int,
+) -> float:
     """Look for plans of question n in the pipelines that are open: the seconds of the best, or
     ``below``, which stays with ``spread``."""
     R, F = degrees.back.shape[1], len(degrees.first_layers)
-    none = np.int64(0)  # no constant, for which numba would compile what gets it once more
     row, x = divmod(pipelines.asked[n], _choices(degrees))
     (c, z), part = divmod(row, len(degrees.shard)), x == R
     if pipelines.floor[n] >= below or (part and first):
         return below
     r = degrees.full if part else x
-    work.policies[0, 0], work.policies[1, 0] = none if part else r, r
+    work.policies[0, 0], work.policies[1, 0] = 0 if part else r, r
     sum_up(degrees, places, pipelines, work, c, work.policies[0, :1], work.policies[1, :1])
     quicker, asked = quicker_than(degrees, places, pipelines, work, c, r), False
     if part:  # some layers have no recompute
         quicker &= 1
     for k in range(len(pipelines.pipe)):
         answer = work.answer[k]
-        top, most = min(below, answer.best if spread else below), none + 1
+        top, most = min(below, answer.best if spread else below), 1
         if part:
             most = min(F, pipelines.pipe[k].longest)
             while most > 0 and not (
@@ -143,12 +157,12 @@ def _answer(degrees, places, pipelines, legal, work, n, below, spread, first):
                 and may_be_below(degrees, pipelines, work, k, top)
                 and legal.policy_pipeline[r, k] and (part or legal.first_pipeline[0, k])):
             continue
-        for some in range(LEAST if part else none, most):
+        for some in range(LEAST if part else 0, most):
             if part and (some == 0 or (some > 0 and not (
                     degrees.first_layers[some] and legal.first_pipeline[some, k]))):
                 continue
             if legal.wide.plain and some >= 0 and not _may_run(
-                    legal.wide, none, legal.wide.plain, c, z, r, some, k, none):
+                    legal.wide, 0, legal.wide.plain, c, z, r, some, k, 0):
                 continue
             if part or not asked:
                 _ask(work, c, r, some, (row * R + r) * F + some)
@@ -170,7 +184,7 @@ quick_try_all = known(try_all)
 
 
 @leaf
-def _ask(work, c, r, some, option):
+def _ask(work: UniformWork, c: int, r: int, some: int, option: int) -> None:
     """Note what is asked for: what was found out about other questions holds no more."""
     now = work.now[0]
     now.candidate, now.policy, now.first, now.option, now.quicker = c, r, some, option, 0
@@ -178,7 +192,9 @@ def _ask(work, c, r, some, option):
 
 
 @leaf
-def _placed(degrees, places, pipelines, legal, c, z, k):
+def _placed(
+    degrees: Degrees, places: Rings, pipelines: Pipelines, legal: Legal, c: int, z: int, k: int,
+) -> bool:
     """Whether a pipeline may have these degrees and this way of ZeRO."""
     return (legal.row_pipeline[c, k] and legal.way_pipeline[z, k]
             and places.place[pipelines.pipe[k].row, places.size[c], pipelines.pipe[k].pp - 1] >= 0
@@ -186,7 +202,9 @@ def _placed(degrees, places, pipelines, legal, c, z, k):
 
 
 @leaf
-def _may_run(wide, begin, end, c, z, r, some, k, number):
+def _may_run(
+    wide: Wide, begin: int, end: int, c: int, z: int, r: int, some: int, k: int, number: int,
+) -> bool:
     """Whether rules from ``begin`` to ``end`` allow a configuration; ``number``: of its layout."""
     for n in range(begin, end):
         if wide.table[wide.row[n, c] + wide.way[n, z] + wide.policy[n, r] + wide.first[n, some]
@@ -196,15 +214,17 @@ def _may_run(wide, begin, end, c, z, r, some, k, number):
 
 
 @leaf
-def _look(degrees, places, pipelines, legal, work, z, k, top, first):
+def _look(
+    degrees: Degrees, places: Rings, pipelines: Pipelines, legal: Legal, work: UniformWork, z: int,
+    k: int, top: float, first: int,
+) -> float:
     """Look for plans of pipeline k below ``top`` seconds: those of the best, or ``top``.
 
     With ``first`` only the cuts with the least bound are priced, if no bound was less so far.
     Where the question is whether some cuts may take less (``LEAST``): 0 seconds.
     """
     work.now[0].undecided = 1
-    if pipelines.pipe[
-            k].free:  # asked first: its parts are compiled while another process compiles `fits`
+    if pipelines.pipe[k].free:
         hand_over(degrees, places, pipelines, work, k)
         return try_cuts(degrees, places, pipelines, work, top, first)
     number = _first_layout(degrees, places, pipelines, work, k, top)
@@ -223,7 +243,9 @@ def _look(degrees, places, pipelines, legal, work, z, k, top, first):
 
 
 @leaf
-def _first_layout(degrees, places, pipelines, work, k, top):
+def _first_layout(
+    degrees: Degrees, places: Rings, pipelines: Pipelines, work: UniformWork, k: int, top: float,
+) -> int:
     """First layout of pipeline k that may fit and take less than ``top``, or its last."""
     # The first look knows nothing of groups but that larger ones hold more.
     pipe, now, whole = pipelines.pipe[k], work.now[0], work.now[0].first <= 0

@@ -5,14 +5,20 @@ from __future__ import annotations
 import numpy as np
 
 from nest._kernels import leaf
-from nest._kernels.layers import layer_sums
+from nest._kernels.fold import layer_sums
+from nest._kernels.labels import SLACK
 from nest._kernels.orders import copies_of, together_of
-from nest._kernels.pipeline import SLACK
 from nest._kernels.uniform.bound import ends_of, gathers, hidden_of, waits_of
+from nest._kernels.uniform.work import UniformWork
+from nest.records import Ints, KindRow, LinkRow, Row, Rows
+from nest.records.problems import Pipelines, Rings
+from nest.records.tables import Degrees
 
 
 @leaf
-def fill_layers(degrees, places, work, c, z, policies):
+def fill_layers(
+    degrees: Degrees, places: Rings, work: UniformWork, c: int, z: int, policies: Ints,
+) -> None:
     """Fill in the layers of a candidate with a way of ZeRO, under policies."""
     for y in range(places.alike.shape[1]):
         if places.alike[c, y] < 0:
@@ -27,7 +33,7 @@ def fill_layers(degrees, places, work, c, z, policies):
 
 
 @leaf
-def _add_exchange(exchanged, twin, layers):
+def _add_exchange(exchanged: Rows, twin: LinkRow, layers: Rows) -> None:
     """Add what the two holders of a layer exchange, over a way between them."""
     for kind in range(len(exchanged)):
         both = exchanged[kind]
@@ -38,7 +44,10 @@ def _add_exchange(exchanged, twin, layers):
 
 
 @leaf
-def sum_up(degrees, places, pipelines, work, c, policies, saving):
+def sum_up(
+    degrees: Degrees, places: Rings, pipelines: Pipelines, work: UniformWork, c: int,
+    policies: Ints, saving: Ints,
+) -> None:
     """What each layer takes at least under any of some policies, wherever it is; bytes of
     activations are those under any of the ``saving`` ones. What the two differ in (``freed``,
     ``recompute``) is that of the first of both."""
@@ -82,7 +91,7 @@ def sum_up(degrees, places, pipelines, work, c, policies, saving):
 
 
 @leaf
-def _look_at(least, own):
+def _look_at(least: KindRow, own: Row) -> None:
     """Lower what a layer takes at the least to what it takes under a policy at some place."""
     least.forward = min(least.forward, own.forward)
     least.backward = min(least.backward, own.backward)
@@ -98,7 +107,7 @@ def _look_at(least, own):
 
 
 @leaf
-def _look_at_bytes(least, own, saving):
+def _look_at_bytes(least: KindRow, own: Row, saving: Row) -> None:
     """The same of bytes, under a policy that saves some of the layer's ``own``."""
     least.room = min(least.room, saving.work + saving.buffers)
     least.activations = min(least.activations, saving.activations)
@@ -106,7 +115,7 @@ def _look_at_bytes(least, own, saving):
 
 
 @leaf
-def _look_at_parts(least, own):
+def _look_at_parts(least: KindRow, own: Row) -> None:
     """The same of what passes beside each other save, and of backwards in two parts."""
     least.exchanged_forward = max(least.exchanged_forward, own.exchanged_forward)
     if own.exchanged_forward > 0.0:
@@ -115,7 +124,7 @@ def _look_at_parts(least, own):
 
 
 @leaf
-def _sum_up_model(places, pipelines, work):
+def _sum_up_model(places: Rings, pipelines: Pipelines, work: UniformWork) -> None:
     """Fill ``work.before`` and ``work.body``: on a stage with all layers that share its parameters
     a layer is of one kind, elsewhere of another."""
     body, away, back_away, busy, back_busy = work.body[0], 0.0, 0.0, 0.0, 0.0
@@ -148,7 +157,7 @@ def _sum_up_model(places, pipelines, work):
 
 
 @leaf
-def _sum_up_waits(degrees, pipelines, work):
+def _sum_up_waits(degrees: Degrees, pipelines: Pipelines, work: UniformWork) -> None:
     """Fill in what passes wait at least for ZeRO traffic between two layers of the body, or more
     with a third one in front of them; by the kind of the last. Then for what is gathered of a
     layer, wherever it is, forward and backward."""
@@ -193,7 +202,9 @@ def _sum_up_waits(degrees, pipelines, work):
 
 
 @leaf
-def may_be_below(degrees, pipelines, work, k, top):
+def may_be_below(
+    degrees: Degrees, pipelines: Pipelines, work: UniformWork, k: int, top: float,
+) -> bool:
     """Whether pipeline k may take less than ``top`` somewhere, by its seconds and its bytes."""
     pipe, body, model = pipelines.pipe[k], work.body[0], work.before[len(pipelines.order)]
     least = model.forward + model.backward

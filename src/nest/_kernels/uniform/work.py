@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
+from nest._kernels.labels import DECIDE, STATE, Labels
 from nest._kernels.orders import longest_path, order_of, room_of, write_order
-from nest._kernels.pipeline import DECIDE, STATE
-from nest.records import ANSWER, BEFORE, BODY, FIGURES, KIND, LAYER, NOW, RANK
+from nest.records import (
+    ANSWER,
+    BEFORE,
+    BODY,
+    FIGURES,
+    KIND,
+    LAYER,
+    NOW,
+    RANK,
+    Floats2,
+    Floats3,
+    Ints,
+    Ints2,
+    Ints3,
+    Rows,
+)
+from nest.records.problems import Pipelines, Rings
+from nest.records.tables import Degrees
 from nest.schedules import one_f_one_b
 from nest.schedules.passes import Order, Room
 
@@ -17,77 +34,56 @@ LABELS = 1 << 14
 """Room for labels at first; a cell has that of an eighth of them."""
 
 
-class Labels(NamedTuple):
-    """Arrays for ``labels``; names as in ``nest._kernels.pipeline.LabelWork``."""
-
-    state: np.ndarray
-    """int64 (STATE,)"""
-    values: np.ndarray
-    """float64 (labels, FIGURES)"""
-    links: np.ndarray
-    """int64 (labels, 3)"""
-    cell: np.ndarray
-    """float64 (labels, FIGURES + 1)"""
-    cell_links: np.ndarray
-    """int64 (labels, 3)"""
-    new: np.ndarray
-    """float64 (FIGURES + 1,)"""
-    spans: np.ndarray
-    """int64 (2, 2, N+1) first label and end of the cells of a stage, and of that behind, by cut."""
-    fronts: np.ndarray
-    """float64 (S+1, N+1) no step is shorter whose stages in front of one end at a cut."""
-
-
 class UniformWork(NamedTuple):
     """Arrays that ``search.alike`` makes and its helpers fill; records of :mod:`nest.records`."""
 
-    now: np.ndarray
-    """NOW (1,)"""
-    answer: np.ndarray
-    """ANSWER (Q,)"""
-    found: np.ndarray
-    """int64 (Q, S V + 1) cuts of the best plans."""
-    layers: np.ndarray
-    """LAYER (Y, R, T)"""
-    kind: np.ndarray
-    """KIND (T + 1,); the last is what there is before the first look."""
-    body: np.ndarray
-    """BODY (2,); the last likewise."""
-    before: np.ndarray
-    """BEFORE (N+1,) by cut."""
-    again: np.ndarray
-    """int64 (N,) recompute policy of each layer."""
-    figures: np.ndarray
-    """FIGURES (Y, G) of the stages and chunks that were asked for; the last of G is that of chunks
+    now: Annotated[Rows, 1, NOW]
+    """(1,)"""
+    answer: Annotated[Rows, 1, ANSWER]
+    """(Q,)"""
+    found: Ints2
+    """(Q, S V + 1) cuts of the best plans."""
+    layers: Annotated[Rows, 3, LAYER]
+    """(Y, R, T)"""
+    kind: Annotated[Rows, 1, KIND]
+    """(T + 1,); the last is what there is before the first look."""
+    body: Annotated[Rows, 1, BODY]
+    """(2,); the last likewise."""
+    before: Annotated[Rows, 1, BEFORE]
+    """(N+1,) by cut."""
+    again: Ints
+    """(N,) recompute policy of each layer."""
+    figures: Annotated[Rows, 2, FIGURES]
+    """(Y, G) of the stages and chunks that were asked for; the last of G is that of chunks
     without layers."""
-    bound: np.ndarray
-    """float64 (S+1, N+1) no step is shorter whose stages from s on begin at a cut."""
-    via: np.ndarray
-    """int64 (S+1, N+1) cut behind stage s where that is least."""
-    cuts: np.ndarray
-    """int64 (S V + 1,) those that are looked at."""
-    at: np.ndarray
-    """int64 (S+1,) next cut to try behind each stage."""
-    rank: np.ndarray
-    """RANK (S,)"""
-    activations: np.ndarray
-    """float64 (S, V) bytes of a micro-batch in each chunk."""
-    kept_back: np.ndarray
-    """float64 (S, V) bytes of them that a backward for inputs leaves to that for weights."""
-    pairs: np.ndarray
-    """int64 (S, V+1, V+1) see ``trips.count_pairs``."""
-    costs: np.ndarray
-    """FIGURES (S, V)"""
-    hops: np.ndarray
-    """float64 (S, V, 2)"""
-    label: np.ndarray
-    """float64 (2, FIGURES) of :mod:`nest.schedules.one_f_one_b`, or ``nest.schedules.gpipe``."""
-    policies: np.ndarray
-    """int64 (2, R + 2) recompute policies that are looked at together: by seconds, by bytes."""
-    forwards: np.ndarray
-    """int64 (Q, S, V) micro-batches of each chunk of each stage whose forwards it runs before its
+    bound: Floats2
+    """(S+1, N+1) no step is shorter whose stages from s on begin at a cut."""
+    via: Ints2
+    """(S+1, N+1) cut behind stage s where that is least."""
+    cuts: Ints
+    """(S V + 1,) those that are looked at."""
+    at: Ints
+    """(S+1,) next cut to try behind each stage."""
+    rank: Annotated[Rows, 1, RANK]
+    """(S,)"""
+    activations: Floats2
+    """(S, V) bytes of a micro-batch in each chunk."""
+    kept_back: Floats2
+    """(S, V) bytes of them that a backward for inputs leaves to that for weights."""
+    pairs: Ints3
+    """(S, V+1, V+1) see ``trips.count_pairs``."""
+    costs: Annotated[Rows, 2, FIGURES]
+    """(S, V)"""
+    hops: Floats3
+    """(S, V, 2)"""
+    label: Floats2
+    """(2, FIGURES) of :mod:`nest.schedules.one_f_one_b`, or ``nest.schedules.gpipe``."""
+    policies: Ints2
+    """(2, R + 2) recompute policies that are looked at together: by seconds, by bytes."""
+    forwards: Ints3
+    """(Q, S, V) micro-batches of each chunk of each stage whose forwards it runs before its
     first backward; 0 until it was asked for."""
-    decided: np.ndarray
+    decided: Ints
     """int64 of each pipeline, then of its runs (``Pipelines.run``), then of its layouts: the
     policies, each a bit, with which bytes alone ruled out nothing, given the degrees and the way of
     ZeRO that are looked at."""
@@ -96,12 +92,14 @@ class UniformWork(NamedTuple):
     few: Order
     """The same of the first groups and the last ones alone."""
     room: Room
-    write_order: Callable[..., None]
-    longest_path: Callable[..., float]
+    write_order: Annotated[Callable[..., None], write_order]
+    longest_path: Annotated[Callable[..., float], longest_path]
     """Those of :mod:`nest._kernels.orders`."""
 
 
-def work_of(degrees, places, pipelines, labels=LABELS):
+def work_of(
+    degrees: Degrees, places: Rings, pipelines: Pipelines, labels: int = LABELS,
+) -> UniformWork:
     """Room for ``search.alike``; ``labels``: for so many."""
     Q, N, R, T = len(pipelines.pipe), len(pipelines.order), degrees.back.shape[
         1], degrees.ahead.shape[1]
@@ -137,7 +135,7 @@ def work_of(degrees, places, pipelines, labels=LABELS):
         write_order=write_order, longest_path=longest_path)
 
 
-def _answers(pipelines):
+def _answers(pipelines: Pipelines) -> tuple[Rows, int]:
     """Nothing known of any pipeline yet, and the length of ``UniformWork.decided``."""
     first, last = pipelines.pipe["first"], pipelines.pipe["last"]
     listed, parts = np.flatnonzero(first < last), np.ones((len(first), 2), np.int64)
@@ -150,7 +148,7 @@ def _answers(pipelines):
     return found, parts.sum()
 
 
-def _labels_of(count, S, N):
+def _labels_of(count: int, S: int, N: int) -> Labels:
     """Room for so many labels."""
     figures = one_f_one_b.FIGURES
     state = np.zeros(STATE, np.int64)

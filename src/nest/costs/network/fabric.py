@@ -26,8 +26,8 @@ from nest.costs.network.placement import (
     tile_of,
     worst_level,
 )
-from nest.costs.network.records import Twins
 from nest.inputs.cluster import Cluster
+from nest.records.links import Twins
 
 if TYPE_CHECKING:
     from nest.costs.network.paths import LinkPrices

@@ -22,10 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nest.costs.network.placement import inner_group, replica_group, shared_level, tile_of
-from nest.costs.network.records import Ends, KnownWays, Patterns, Tiles, Twins
 from nest.errors import LimitError
 from nest.inputs.cluster import Cluster
 from nest.network import Routes, Topology
+from nest.records.links import Ends, KnownWays, Patterns, Tiles, Twins
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

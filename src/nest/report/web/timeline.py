@@ -11,7 +11,7 @@ from nest.evaluation.evaluate import chain_of
 from nest.evaluation.plans import Plan
 from nest.evaluation.stages import layers_of
 from nest.simulation.figures import LayerWork
-from nest.simulation.record import COMPUTE, DATA, Slice
+from nest.simulation.result import COMPUTE, DATA, Slice
 from nest.simulation.step import Traced
 from nest.simulation.tasks import INPUTS, WEIGHTS, Task
 

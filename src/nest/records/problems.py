@@ -8,16 +8,27 @@ to cut them into chunks.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from nest.search.wide_rules import Wide
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
+from nest.records import (
+    LINK,
+    OPTION,
+    PARTS,
+    PIPE,
+    Bools,
+    Bools2,
+    Floats,
+    Floats2,
+    Floats3,
+    Int8s,
+    Int16s4,
+    Ints,
+    Ints2,
+    Ints3,
+    Rows,
+)
 
 
 class Spans(NamedTuple):
@@ -26,21 +37,21 @@ class Spans(NamedTuple):
     micro_batches: int
     sizes: Ints
     """(B,) block sizes, in positions."""
-    price: Ints
+    price: Ints2
     """(B, K+1) price of a block size that starts at k, -1: none may."""
     share: Floats
     """(K+1,) devices in front of each position, of all of a super-pipeline."""
-    seconds: Floats
+    seconds: Floats2
     """(P, L+1) least seconds of a micro-batch of the layers in front of each cut of a chain, of
     those that fit on a block of the price."""
-    fits: Ints
+    fits: Ints2
     """(P, L+1) last cut up to which each layer fits there, from each cut on."""
     work: Floats
     """(L+1,) least seconds of a step, over all devices, of the layers in front of each cut."""
-    signature: Ints
+    signature: Ints2
     """(L+1, L+1) see :class:`Problem`."""
     part: Ints
-    """(G,) see ``nest.search.tables.Tables``."""
+    """(G,) see ``nest.records.tables.Tables``."""
     whole: int
     """Signature of all layers."""
     chain: bool
@@ -55,17 +66,17 @@ class Problem(NamedTuple):
     """(B,) block sizes, in positions."""
     lanes: Ints
     """(B,) shards of a block at the most."""
-    price: Ints
+    price: Ints2
     """(B, K+1) price of a block size that starts at k, -1: none may."""
-    signature: Ints
+    signature: Ints2
     """(L+1, L+1) signature of layers i..j-1, -1: none."""
     gpipe: bool
     """All forwards first: every stage holds all micro-batches."""
-    ends: Ints
+    ends: Ints3
     """(2, P, L+1) see ``_kernels.spans.useful``."""
-    first: Ints
+    first: Ints2
     """(P, G+1) see ``_kernels.options.select``; options by ascending t."""
-    option: Any
+    option: Annotated[Rows, 1, OPTION]
     """(O,) records, see :class:`nest.records.OptionRow`."""
     hop_bytes: Floats
     """(L+1,) bytes handed over at a cut, one way."""
@@ -84,17 +95,17 @@ class Rings(NamedTuple):
 
     size: Ints
     """(C,) number of each candidate's block size."""
-    alike: Ints
+    alike: Ints2
     """(C, classes) the same degrees at a class of places, or -1."""
-    place: Ints
+    place: Ints3
     """(D, B, S) class of the place of stage s, -1: no block may start there. Where stages hold what
     others hold too, a class is one of places times one of ``twin``, and D counts pipelines; else 1.
     """
-    hop: Any
+    hop: Annotated[Rows, 2, LINK]
     """(B, S+1) records between stages s-1 and s, see :class:`nest.records.LinkRow`."""
-    wrap: Any
+    wrap: Annotated[Rows, 2, LINK]
     """(B, S+1) the same from the last of s stages to the first."""
-    twin: Any
+    twin: Annotated[Rows, 1, LINK]
     """(ways,) the same to the stage that holds the same layers."""
     both: float
     """Ways of a hand-over that compute does not hide."""
@@ -111,21 +122,21 @@ class Pipelines(NamedTuple):
     alike stages.
 
     Shapes: Q pipelines (an order of passes, stages, chunks a stage), W layouts; C, Z, R, N as in
-    ``nest.search.tables``, F numbers of first layers that full recompute may take, 0 for all.
+    ``nest.records.tables``, F numbers of first layers that full recompute may take, 0 for all.
     """
 
-    pipe: Any
+    pipe: Annotated[Rows, 1, PIPE]
     """(Q,) records, see :class:`nest.records.Pipe`."""
     begin: Ints
     """(W,) where the cuts of a layout begin in ``layouts``, one more than it has chunks."""
     load: Ints
     """(W,) layers of the body in the heaviest stage, ascending for each pipeline."""
     layouts: Ints
-    cut: Bools
+    cut: Bools2
     """(Q, N+1)"""
     heaviest: Ints
     """(W,) the stage with most layers of the body, about."""
-    seen: NDArray[np.int16]
+    seen: Int16s4
     """(W, 3, 5, T) of three stages of a layout, the heaviest, the first and the last, layers by
     kind: of all its chunks but the last, of the first, of the last, those in front of it, those
     behind it. Of one chunk the last has none."""
@@ -134,9 +145,9 @@ class Pipelines(NamedTuple):
     same, and at the same place."""
     until: Ints
     """(runs,) layout behind each run."""
-    least_seen: NDArray[np.int16]
+    least_seen: Int16s4
     """(runs, 3, 5, T) the least of each run."""
-    given: NDArray[np.int8]
+    given: Int8s
     """Codes of the passes of pipelines whose orders are listed (:class:`nest.schedules.path.Path`).
     """
     given_from: Ints
@@ -145,11 +156,11 @@ class Pipelines(NamedTuple):
     """(n,) codes of :class:`nest.search.totals.OpenChoices`."""
     floor: Floats
     """(n,) no plan takes less."""
-    apart: Any
+    apart: Annotated[Rows, 3, PARTS]
     """(U, R, T) records of bodies, see :class:`nest.schedules.chunk.Parts`."""
     repeated: Bools
     """(T,) transformer layers."""
-    signature: Ints
+    signature: Ints2
     """(N+1, N+1) of the layers between two cuts."""
     order: Ints
     """(N,) kind of each layer."""
@@ -175,16 +186,16 @@ class Sums(NamedTuple):
     share its parameters, one elsewhere; D stages of the deepest pipeline.
     """
 
-    own: Floats
+    own: Floats3
     """(2 or 6, U, R) of bodies: seconds; bytes; the most that passes beside each other may hide,
     forward and backward, and what hides it, as less than 0."""
-    slower: Floats
+    slower: Floats2
     """(V, Z) of states: seconds."""
-    held: Floats
+    held: Floats2
     """(V, Z) of states: bytes."""
-    kept: Floats
+    kept: Floats3
     """(U, R, T) bytes of a layer."""
-    resident: Floats
+    resident: Floats3
     """(V, Z, T) bytes of a layer."""
     first: Ints
     """(Y,) the kind elsewhere."""
@@ -202,13 +213,13 @@ class Sums(NamedTuple):
     """(X,) the policy whose seconds count; the last choice may be full recompute of some layers."""
     lean: Ints
     """(X,) the policy whose bytes count."""
-    row_way: Bools
+    row_way: Bools2
     """(C, Z) what the rules of the stack allow; the others likewise."""
-    row_policy: Bools
+    row_policy: Bools2
     """(C, X)"""
-    way_policy: Bools
+    way_policy: Bools2
     """(Z, X)"""
-    warm: Floats
+    warm: Floats3
     """(2, D+2, D+2) least ``Pipe.warm`` of pipelines of so many stages, from .. to ..; of
     those whose passes do not run beside each other, and of those whose do."""
     deepest: int
@@ -219,19 +230,48 @@ class Sums(NamedTuple):
     limit_bytes: float
 
 
+class Wide(NamedTuple):
+    """What a kernel gets of rules about more than two axes, see :mod:`nest.search.wide_rules`.
+
+    n rules, T entries of all tables.
+    """
+
+    table: Bools
+    """(T,) where rules are broken. An entry of a rule is the sum of its fields of all axes."""
+    row: Ints2
+    """(n, C)"""
+    way: Ints2
+    """(n, Z)"""
+    policy: Ints2
+    """(n, R)"""
+    first: Ints2
+    """(n, F)"""
+    pipeline: Ints2
+    """(n, Q)"""
+    layout: Ints2
+    """(n, W), or (n, 1) where no rule has figures of layouts."""
+    plain: int
+    """Rules without figures of layouts, which come first."""
+
+
+NONE = Wide._make(
+    (np.zeros(0, dtype=np.bool_), *(np.zeros((0, 1), dtype=np.int64),) * 6, 0))
+"""No such rules."""
+
+
 class Legal(NamedTuple):
     """What ``_kernels.uniform.search.alike`` gets of a stack's rules: what it can run.
 
     Shapes as of :class:`Pipelines`.
     """
 
-    row_pipeline: Bools
+    row_pipeline: Bools2
     """(C, Q) degrees that a pipeline may have; the others likewise."""
-    way_pipeline: Bools
+    way_pipeline: Bools2
     """(Z, Q)"""
-    policy_pipeline: Bools
+    policy_pipeline: Bools2
     """(R, Q)"""
-    first_pipeline: Bools
+    first_pipeline: Bools2
     """(F, Q)"""
     wide: Wide
     """Of all of them together."""

@@ -6,14 +6,21 @@ signatures.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Annotated, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
+from nest.records import (
+    AHEAD,
+    BACK,
+    CANDIDATE,
+    EXCHANGED,
+    STATE,
+    Bools,
+    Floats,
+    Int32s2,
+    Ints,
+    Ints2,
+    Rows,
+)
 
 
 class Tables(NamedTuple):
@@ -23,11 +30,11 @@ class Tables(NamedTuple):
     names of the fields.
     """
 
-    ahead: Any
+    ahead: Annotated[Rows, 2, AHEAD]
     """(U, T) records, see :class:`nest.records.Ahead`: what a layer of each kind adds forward."""
-    back: Any
+    back: Annotated[Rows, 3, BACK]
     """(U, R, T) records, see :class:`nest.records.Back`: the same backward."""
-    state: Any
+    state: Annotated[Rows, 3, STATE]
     """(V, Z, T) records, see :class:`nest.records.StateRow`."""
     body: Ints
     """(C,) body of each candidate."""
@@ -59,17 +66,17 @@ class Tables(NamedTuple):
     """(G,) kind of the last layer of each signature."""
     part: Ints
     """(G,) signature with that layer less, of a lower number; -1 for none."""
-    seen: NDArray[np.int32]
+    seen: Int32s2
     """(rows, T) layers of each kind: ``stretch`` (G, 2) has the rows whose difference a signature
     holds."""
-    stretch: Ints
-    among: Ints
+    stretch: Ints2
+    among: Ints2
     """(G, 2) which of ``kinds`` it may hold: the first, and the last + 1."""
     marked: Ints
     """(G,) layers that recompute applies to."""
     way: Ints
     """(G,) row of ``ancestor`` of a signature."""
-    ancestor: NDArray[np.int32]
+    ancestor: Int32s2
     """(ways, most layers + 1) first part of a signature that has so many of those layers."""
     kinds: Ints
     """Kinds of layers that recompute applies to."""
@@ -108,10 +115,10 @@ class Tables(NamedTuple):
 class Degrees(NamedTuple):
     """What the kernel of alike stages gets of :class:`Tables`, with the same names; two more."""
 
-    ahead: Any
-    back: Any
-    state: Any
-    candidate: Any
+    ahead: Annotated[Rows, 2, AHEAD]
+    back: Annotated[Rows, 3, BACK]
+    state: Annotated[Rows, 3, STATE]
+    candidate: Annotated[Rows, 1, CANDIDATE]
     """(C,) records, see :class:`nest.records.Candidate`."""
     shard: Ints
     forbidden: Bools
@@ -123,7 +130,7 @@ class Degrees(NamedTuple):
     micro_batches: int
     overlaps: Floats
     overlaps_alone: Floats
-    exchanged: Any
+    exchanged: Annotated[Rows, 3, EXCHANGED]
     """(V, Z, T) records, see :class:`nest.records.Exchanged`; none where each layer has one holder.
     """
 
@@ -135,9 +142,9 @@ class Blocks(NamedTuple):
     class of places, each class with the same degrees in the same order.
     """
 
-    ahead: Any
-    back: Any
-    state: Any
+    ahead: Annotated[Rows, 2, AHEAD]
+    back: Annotated[Rows, 3, BACK]
+    state: Annotated[Rows, 3, STATE]
     body: Ints
     held: Ints
     shards: Ints

@@ -1,13 +1,16 @@
-"""Records: rows of arrays, whose fields have the names of a named tuple.
+"""Records: rows of arrays, whose fields have the names of a class.
 
 ``array[i]`` is a record, whose fields are read and set by name, in Python and compiled; a kernel
-passes it as one address. What a record is made of stands once, as a named tuple.
+passes it as one address. What a record is made of stands once, as a class.
+
+`tables`, `problems` and `links` have what the kernels get. Arrays are annotated with their axes,
+those of records with their dtype too: the signatures of the kernels follow from them.
 """
 
 from __future__ import annotations
 
 from operator import itemgetter
-from typing import Any, NamedTuple, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +18,30 @@ from numpy.typing import NDArray
 from nest.schedules.chunk import ChunkCosts, LayerSeconds, Parts
 from nest.schedules.stage import StageSeconds
 
+Floats = Annotated[NDArray[np.float64], 1]
+Floats2 = Annotated[NDArray[np.float64], 2]
+Floats3 = Annotated[NDArray[np.float64], 3]
+Ints = Annotated[NDArray[np.int64], 1]
+Ints2 = Annotated[NDArray[np.int64], 2]
+Ints3 = Annotated[NDArray[np.int64], 3]
+Int32s = Annotated[NDArray[np.int32], 1]
+Int32s2 = Annotated[NDArray[np.int32], 2]
+Int16s2 = Annotated[NDArray[np.int16], 2]
+Int16s4 = Annotated[NDArray[np.int16], 4]
+Int8s = Annotated[NDArray[np.int8], 1]
+Bools = Annotated[NDArray[np.bool_], 1]
+Bools2 = Annotated[NDArray[np.bool_], 2]
+"""C-contiguous arrays, by the number of their axes."""
+Rows = NDArray[Any]
+"""An array of records; annotated with its axes and their dtype where it enters a kernel."""
+Row = Any
+"""A record of several classes."""
+
 SIZES = {float: np.float64, int: np.int64, bool: np.bool_}
 
 
 def record(*parts: Any) -> np.dtype[Any]:
-    """A record with the fields of some named tuples."""
+    """A record with the fields of some classes."""
     fields = [(name, SIZES[kind]) for part in parts for name, kind in get_type_hints(part).items()]
     row: Any = type("Record", (np.void,), {name: _field(name) for name, _ in fields})
     return np.dtype((row, np.dtype(fields, align=True)))
@@ -44,7 +66,7 @@ def columns(of: np.dtype[Any], **fields: Any) -> NDArray[Any]:
     return found
 
 
-class Ahead(NamedTuple):
+class Ahead:
     """A forward of a layer; seconds."""
 
     free: float
@@ -53,7 +75,7 @@ class Ahead(NamedTuple):
     """All of it."""
 
 
-class Back(NamedTuple):
+class Back:
     """A backward of a layer under a recompute policy."""
 
     free: float
@@ -64,7 +86,7 @@ class Back(NamedTuple):
     """Bytes while it is recomputed."""
 
 
-class StateRow(NamedTuple):
+class StateRow:
     """States of a layer with a way of ZeRO: seconds, but for the two that are bytes."""
 
     gathered: float
@@ -87,7 +109,7 @@ class StateRow(NamedTuple):
     slowed_backward: float
 
 
-class LayerBytes(NamedTuple):
+class LayerBytes:
     """What a stage adds up besides the seconds of its layers, or takes the largest of."""
 
     buffers: float
@@ -104,7 +126,7 @@ class LayerBytes(NamedTuple):
     """Bytes while it is recomputed; of a stage the largest."""
 
 
-class Unfinished(NamedTuple):
+class Unfinished:
     """Of layers to which others may be added, see :func:`nest.schedules.chunk.append`."""
 
     free_forward: float
@@ -113,7 +135,7 @@ class Unfinished(NamedTuple):
 
 
 AHEAD, BACK, STATE = record(Ahead), record(Back), record(StateRow)
-class ChangeRow(NamedTuple):
+class ChangeRow:
     """What a recompute policy changes of a layer without it."""
 
     backward: float
@@ -123,7 +145,7 @@ class ChangeRow(NamedTuple):
     """Bytes while it is recomputed."""
 
 
-class Total(NamedTuple):
+class Total:
     """Figures of layers without recompute that :func:`nest.schedules.chunk.append` adds to."""
 
     forward: float
@@ -140,7 +162,7 @@ PARTS, CHANGE = record(Parts), record(ChangeRow)
 TOTAL = record(Total, Unfinished, LayerBytes)
 
 
-class OptionRow(NamedTuple):
+class OptionRow:
     """What is known of a configuration of a stage besides ``nest.schedules.stage.StageSeconds``.
 
     All but ``degrees`` decide between two, or follow from what does.
@@ -168,7 +190,7 @@ class OptionRow(NamedTuple):
     """Pieces of what it hands over that travel side by side."""
 
 
-class Least(NamedTuple):
+class Least:
     """Least figures of the options of a signature under a price; seconds."""
 
     time: float
@@ -190,7 +212,7 @@ class Least(NamedTuple):
     rounds_finished: float
 
 
-class Front(NamedTuple):
+class Front:
     """What the stages in front of a cell add, see ``nest._kernels.bounds.reach``; seconds."""
 
     added: float
@@ -202,7 +224,7 @@ class Front(NamedTuple):
     trips: float
 
 
-class Fast(NamedTuple):
+class Fast:
     """Of a layer, or the sums over those of a stage, and the largest ``buffers`` and ``work``."""
 
     time: float
@@ -221,7 +243,7 @@ LEAST, FRONT = record(Least), record(Front)
 OPTION = record(StageSeconds, OptionRow)
 
 
-class Candidate(NamedTuple):
+class Candidate:
     """Degrees on a block size at a class of places, for stages that are alike."""
 
     body: int
@@ -233,7 +255,7 @@ class Candidate(NamedTuple):
     """Bytes on a device of a byte per sample that a stage passes on."""
 
 
-class LinkRow(NamedTuple):
+class LinkRow:
     """A way between two blocks."""
 
     per_byte: float
@@ -242,7 +264,7 @@ class LinkRow(NamedTuple):
     """Seconds."""
 
 
-class Exchanged(NamedTuple):
+class Exchanged:
     """What two holders of a layer exchange: bytes, and times."""
 
     gradient_bytes: float
@@ -251,7 +273,7 @@ class Exchanged(NamedTuple):
     parameter_times: float
 
 
-class Pipe(NamedTuple):
+class Pipe:
     """A pipeline of alike stages: an order of passes, stages and chunks a stage."""
 
     schedule: int
@@ -281,7 +303,7 @@ class Pipe(NamedTuple):
 CANDIDATE, LINK, EXCHANGED, PIPE = map(record, (Candidate, LinkRow, Exchanged, Pipe))
 
 
-class AnswerRow(NamedTuple):
+class AnswerRow:
     """What is known of a pipeline of a search."""
 
     best: float
@@ -300,7 +322,7 @@ class AnswerRow(NamedTuple):
     """Where those of its layouts begin."""
 
 
-class NowRow(NamedTuple):
+class NowRow:
     """What a search looks at."""
 
     candidate: int
@@ -337,7 +359,7 @@ class NowRow(NamedTuple):
     """1: there was no room for more labels."""
 
 
-class KindRow(NamedTuple):
+class KindRow:
     """A layer of a kind at the least, under any of some policies, wherever it is; seconds."""
 
     forward: float
@@ -381,7 +403,7 @@ class KindRow(NamedTuple):
     back: float
 
 
-class BodyRow(NamedTuple):
+class BodyRow:
     """Layers of the body at the least; then all layers."""
 
     seconds: float
@@ -417,7 +439,7 @@ class BodyRow(NamedTuple):
     busy_backward: float
 
 
-class Before(NamedTuple):
+class Before:
     """All layers in front of a cut at the least; seconds and bytes."""
 
     forward: float
@@ -427,7 +449,7 @@ class Before(NamedTuple):
     activations: float
 
 
-class ChunkBytes(NamedTuple):
+class ChunkBytes:
     """Bytes of a chunk, and the question that its figures are of."""
 
     resident: float
@@ -444,7 +466,7 @@ class ChunkBytes(NamedTuple):
     """The same of the figures of a backward in two parts, and beside a forward."""
 
 
-class RankRow(NamedTuple):
+class RankRow:
     """A stage of a pipeline that is looked at; seconds unless noted."""
 
     near: float

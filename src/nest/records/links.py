@@ -8,11 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
+from nest.records import Floats, Int32s, Ints
 
 
 class Tiles(NamedTuple):
@@ -56,12 +52,12 @@ class Ends(NamedTuple):
 class KnownWays(NamedTuple):
     """Ways between anchors that were looked for; arrays grow with their number."""
 
-    number: NDArray[np.int32]
+    number: Int32s
     """(anchors ** 2,) 1 + number of the way from one anchor to another, at one * anchors + other;
     0: it was not looked for."""
     first: Ints
     """Where the links of each way begin, and the end."""
-    link: NDArray[np.int32]
+    link: Int32s
     part: Floats
     """Part of a message on each."""
     latency: Floats
