@@ -24,7 +24,7 @@ from nest.model.schedules import group_of
 from nest.schedules.registry import placement
 from nest.simulation.events import run
 from nest.simulation.figures import LayerWork, StageWork
-from nest.simulation.record import COMPUTE, DATA, Record, Slice
+from nest.simulation.result import COMPUTE, DATA, Record, Slice
 from nest.simulation.tasks import Task, orders
 from nest.simulation.times import Times
 
