@@ -119,6 +119,7 @@ TRACES: dict[str, tuple[Make, str]] = {
                  b'"dur": 1}]}', ".json"), "no kernel"),
     "huge times": (trace({"traceEvents": [EVENT | {"ts": 1e300}, EVENT | {"dur": -5}]}),
                    "no kernel"),
+    "no time": (trace({"traceEvents": [EVENT | {"dur": 0}] * 3}), "no kernel"),
     "arguments as a list": (trace({"traceEvents": [EVENT | {"args": [1]}]}), "args: got [1]"),
     "a list as a correlation": (trace({"traceEvents": [EVENT | {"args": {"correlation": [1]}}]}),
                                 "args.correlation: got [1]"),

@@ -114,6 +114,7 @@ def test_mixed_causes_in_their_order(tmp_path: Path) -> None:
 def test_a_step_as_priced_has_no_cause(tmp_path: Path) -> None:
     found, _ = diagnosed(tmp_path, Disturbed(plan(PIPELINE)))
     assert all(abs(one.seconds) < 0.004 * found.priced_s for one in found.causes)
+    assert not any(one.advice for one in found.causes if one.seconds < 0.0)
     priced, measured = (sum(getattr(one, name) for one in found.parts)
                         for name in ("priced", "measured"))
     assert priced == pytest.approx(found.priced_s) and measured == pytest.approx(

@@ -248,7 +248,7 @@ def compared(plan: Plan, every: Sequence[TracedRank]) -> StepCauses:
     _offset(bars)
     _merge_unknown(bars, one.usual["collectives"])
     found = [Cause(name=name, seconds=seconds, evidence=_evidence(name, one, every, own, left),
-                   advice=advice(name, plan.inputs.job.stack.name))
+                   advice=advice(name, plan.inputs.job.stack.name) if seconds > 0.0 else ())
              for name, seconds in bars.items() if abs(seconds) > 1e-9 * plan.step_time_s]
     if excess > 0.0:
         others = [each for each in every if each is not one]

@@ -297,7 +297,7 @@ def timeline(
     InputError : it holds no work, or too much.
     """
     work = sorted(pieces, key=lambda one: one.start)
-    if not work:
+    if not work or max(one.end for one in work) <= work[0].start:
         raise InputError(f"{where}: got no kernel and no operator with a time; needed: a trace of "
                          "training steps")
     if len(work) > MOST_WORK:
