@@ -19,7 +19,7 @@ from nest.evaluation.divisions import even_sizes
 from nest.evaluation.evaluate import chain_of, evaluate
 from nest.evaluation.plans import Plan
 from nest.explanation.infeasible import worst_stage
-from nest.inputs.arguments import need, need_count, need_seconds
+from nest.inputs.arguments import need, need_count, need_growth, need_seconds
 from nest.inputs.base import Freeze, Written
 from nest.inputs.cluster import Cluster
 from nest.inputs.configuration import Configuration
@@ -128,8 +128,7 @@ def explain(
         above 1.
     """
     need("plan", plan, (Plan,), "nest.plan, nest.evaluate or nest.load_plan")
-    if not 1.0 < more <= MOST:
-        raise InputError(f"more: got {more:g}; allowed: above 1, at most {MOST:g}")
+    need_growth("more", more, MOST)
     need_seconds("time_limit", time_limit)
     threads = None if threads is None else need_count("threads", threads)
     solver = _Solver(plan, threads)
