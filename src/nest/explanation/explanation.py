@@ -19,7 +19,7 @@ from nest.evaluation.divisions import even_sizes
 from nest.evaluation.evaluate import chain_of, evaluate
 from nest.evaluation.plans import Plan
 from nest.explanation.infeasible import worst_stage
-from nest.inputs.arguments import need, need_count, need_seconds
+from nest.inputs.arguments import need, need_count, need_growth, need_seconds
 from nest.inputs.base import Freeze, Written
 from nest.inputs.cluster import Cluster
 from nest.inputs.configuration import Configuration
@@ -34,7 +34,6 @@ from nest.search.query import Control, Query
 from nest.search.solution import SearchResult
 from nest.search.tensors import Formulation
 from nest.search.ways import search
-from nest.units import shorten
 
 MORE = 1.01
 """Changed amount of a resource over the actual one, unless said otherwise."""
@@ -129,8 +128,7 @@ def explain(
         above 1.
     """
     need("plan", plan, (Plan,), "nest.plan, nest.evaluate or nest.load_plan")
-    if type(more) not in (int, float) or not 1.0 < more <= MOST:
-        raise InputError(f"more: got {shorten(more)}; allowed: above 1, at most {MOST:g}")
+    need_growth("more", more, MOST)
     need_seconds("time_limit", time_limit)
     threads = None if threads is None else need_count("threads", threads)
     solver = _Solver(plan, threads)

@@ -158,6 +158,18 @@ def need_seconds(name: str, value: object) -> None:
         raise InputError(f"{name}: got {shorten(value)}; allowed: seconds above 0")
 
 
+def need_growth(name: str, value: object, most: float) -> None:
+    """Refuse what is not a number above 1, at most ``most``.
+
+    Raises
+    ------
+    InputError : it is something else.
+    """
+    number = _number(value)
+    if number is None or not 1.0 < number <= most:
+        raise InputError(f"{name}: got {shorten(value)}; allowed: above 1, at most {most:g}")
+
+
 def need_bytes(name: str, value: object) -> None:
     """Refuse what is not a number from 0 on.
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import re
 from functools import cache
+from random import Random
 
 import pytest
 from command_line import Files, run
+from instances import instance
+from random_plans import random_plan
 from report_plans import PLANS, STUDY, catalog_runs, plan_of
 
 from nest.errors import InputError
@@ -119,6 +122,36 @@ def test_more_of_a_resource_is_never_slower() -> None:
 def test_resources_grow(more: float) -> None:
     with pytest.raises(ValueError, match="more: got .*; allowed: above 1, at most 10"):
         explain(plan_of("eight"), more=more)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_every_legal_plan_has_a_page(seed: int) -> None:
+    """Also of profiles, with stages that differ, and of plans that do not fit."""
+    x, rng = instance(seed), Random(seed)
+    for _ in range(100):
+        try:
+            plan = evaluate(x.chain.model or x.chain.profile, x.cluster, x.job,
+                            random_plan(rng, x))
+        except InputError:
+            continue
+        made = plan_document(plan, facts(plan))
+        assert made.answer.feasible == plan.feasible
+        assert sum(one.seconds for one in made.steps) == pytest.approx(plan.step_time_s)
+        assert len(made.places.stages) == len(plan.stages) == len(made.memory)
+        assert page(made.data())
+        return
+
+
+def test_long_steps_stay_small() -> None:
+    """Of 2,048 micro-batches those in the middle are left out, and hand-overs."""
+    short = plan_of("hundreds")
+    job = short.inputs.job.replace(global_batch=2048 * 16)
+    plan = evaluate(short.inputs.subject, short.inputs.cluster, job, short.configuration)
+    made = plan_document(plan, facts(plan))
+    assert made.timeline.left_out is not None
+    kinds = {lines.KINDS[kind] for kind in made.timeline.kind}
+    assert "left out" in kinds and "hand-over" not in kinds
+    assert len(page(made.data())) < 3 * 2**20
 
 
 HOSTILE = "</script><img src=x onerror=alert(1)>{0}"
