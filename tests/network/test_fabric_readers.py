@@ -99,6 +99,8 @@ def test_hostlists_are_those_of_slurm() -> None:
     ("SwitchName=s Nodes=a[0-999]b[0-999]", "more than 100,000 hosts"),
     ("SwitchName=s Switches=t", "got no switch 't'"),
     ("SwitchName=s Switches=s", "in a circle"), ("SwitchName=s", "got no Nodes"),
+    ("SwitchName=s6 Nodes=a\n" + "\n".join(f"SwitchName=s{n} Switches=s{n + 1}" for n in range(6)),
+     "more than 6 switches above"),
     ("SwitchName=s Nodes", "allowed: NAME=VALUE"), ("SwitchName=s Nodes=a\n" * 2, "twice"),
     ("SwitchName=s Nodes=a,b\nSwitchName=t Nodes=b", "'b' below 2 switches")])
 def test_a_tree_that_is_none_is_refused(text: str, told: str) -> None:
@@ -163,6 +165,13 @@ def test_a_fabric_that_is_none_is_refused(change: tuple[str, str], told: str) ->
     with pytest.raises(InputError, match=told) as error:
         from_ibnetdiscover(fabric(2, 2, 1, 1).replace(*change), "ib.txt")
     assert "\n" not in str(error.value)
+
+
+def test_hosts_without_switches_are_no_fabric() -> None:
+    text = "\n".join(f'Ca\t1 "H-{n:016x}"\t\t# "n{n}"\n[1](f) \t"H-{1 - n:016x}"[1] (f) \t\t# lid '
+                     '1 lmc 0 "n" lid 3 4xNDR' for n in range(2))
+    with pytest.raises(InputError, match="got 0 tiers of switches"):
+        from_ibnetdiscover(text, "ib")
 
 
 def test_a_part_of_a_fabric_is_refused() -> None:

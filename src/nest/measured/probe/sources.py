@@ -21,7 +21,7 @@ from nest.network.readers.format import read_topology
 from nest.units import shorten
 
 T = TypeVar("T")
-_RESULTS = re.compile(r'^\s*\{\s*"schema":\s*"nest\.probe/')
+_RESULTS = re.compile(r'"schema":\s*"nest\.probe/')
 _ANY_GPU = "h100-sxm"
 """Type of the GPUs of NCCL's file while only its links are read."""
 
@@ -68,7 +68,7 @@ def read_evidence(paths: Sequence[str], asked: TimingSelection | None = None) ->
         text = read_text(path)
         if not text.strip():
             raise InputError(f"{where}: is empty; allowed: output of a probe or a tool")
-        if _RESULTS.match(text):
+        if text.lstrip().startswith("{") and _RESULTS.search(text):
             found.results = _once(found.results, load_probe(path), where)
             found.paths.append(path)
         elif text.lstrip().startswith("<"):

@@ -30,6 +30,8 @@ from nest.network.topology import Topology
 from nest.units import shorten
 
 MOST_HOSTS = 10**5
+MOST_TIERS = 6
+"""Switches above one another: a cluster has 8 levels, two of them in a node."""
 
 
 @dataclass(frozen=True)
@@ -215,6 +217,9 @@ def from_slurm(text: str, where: str) -> FabricShape:
     hosts: dict[str, tuple[str, ...]] = {}
     for name in order:
         heights[name] = max((heights[other] + 1 for other in below[name]), default=0)
+        if heights[name] >= MOST_TIERS:
+            raise InputError(f"{where}: got more than {MOST_TIERS} switches above one another; "
+                             f"allowed: {MOST_TIERS}")
         hosts[name] = tuple(dict.fromkeys(
             [*nodes[name], *(host for other in below[name] for host in hosts[other])]))
     twice = Counter(host for name in leaves for host in nodes[name])
@@ -335,7 +340,10 @@ def from_ibnetdiscover(text: str, where: str) -> FabricShape:
     if unknown:
         raise InputError(f"{where}: got a port to {shorten(unknown[0])}, which has no lines of its "
                          "own; needed: the whole output of ibnetdiscover")
-    tops = max(heights[name] for name in kinds if kinds[name] == "Switch" and name in graph)
+    tops = max((heights[name] for name in kinds if kinds[name] == "Switch" and name in heights),
+               default=0)
+    if not 1 <= tops <= MOST_TIERS:
+        raise InputError(f"{where}: got {tops} tiers of switches; allowed: 1 to {MOST_TIERS}")
     tiers = [_tier(graph, {**heights, **{f"host {host}": 0 for host in hosts.values()}}, top)
              for top in range(1, tops + 1)]
     return _shape(tiers, where)
