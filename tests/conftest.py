@@ -7,7 +7,7 @@ compiled, as all others do; with `NEST_TESTS_ONCE` set, as in `.ci/run`, they ar
 
 `-m fast` selects what is quick without the compiler but for the files of `slow.txt`, which are not
 even imported then. `NEST_TESTS_SECONDS=FILE` writes the seconds of a processor that each file
-takes, from which `slow.txt` is chosen.
+takes, from which `slow.txt` is chosen; each process of xdist a file with its name added.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     if SECONDS:
-        Path(SECONDS).write_text("".join(
+        Path(SECONDS + os.environ.get("PYTEST_XDIST_WORKER", "")).write_text("".join(
             f"{name} {seconds:.1f}\n" for name, seconds in _seconds.most_common()), "utf-8")
     while _folders:
         _folders.pop().cleanup()
