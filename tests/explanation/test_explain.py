@@ -105,17 +105,17 @@ def test_an_oversubscribed_level_changes_alone():
     data = changed(changed(CLUSTER, "device.memory", ROOMY), "levels.1.size", 2)
     data = changed(changed(data, "default_devices", ...), "levels.1.bandwidth", ...)
     where = nest.Cluster.parse(changed(data, "levels.1.oversubscription", 4))
-    from nest.explanation.explanation import _changed
+    from nest.explanation.explanation import MORE, _changed
 
-    resolved = {c.level: c.cluster.resolved_bandwidth for c in _changed(where) if c.level}
+    resolved = {c.level: c.cluster.resolved_bandwidth for c in _changed(where, MORE) if c.level}
     assert resolved == {"node": (101e9, 25e9), "leaf": (100e9, pytest.approx(25.25e9))}
 
 
 def test_groups_of_one_level_are_devices():
-    from nest.explanation.explanation import _changed
+    from nest.explanation.explanation import MORE, _changed
 
     where = cluster(ROOMY).with_devices(1)
-    assert [c.cluster.size for c in _changed(where) if c.resource == "devices"] == [2]
+    assert [c.cluster.size for c in _changed(where, MORE) if c.resource == "devices"] == [2]
 
 
 def test_what_was_only_evaluated_is_priced_again(plan):

@@ -3,8 +3,8 @@
 `main` lists the subcommands and turns errors into exit codes. `plan`, `evaluate` and `compare` are
 files of their own, as are `sweep` and `bench`; `plan_commands` has what is done with a plan,
 `report` its pages, `read` jobs that run today, `capture` their scripts, `measured` measurements,
-`probe` a cluster's own,
-`learning` what own runs teach, `service` other programs, `listing` the catalog and schemas.
+`probe` a cluster's own, `learning` what own runs teach, `service` other programs, `listing` the
+catalog and schemas, `doctor` the installation.
 `options` has the options that several subcommands share; `examples` end each help; `naming` names
 options and files in messages; `present`, `progress` and `output` print.
 """

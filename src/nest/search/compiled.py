@@ -43,9 +43,12 @@ CALLS = {
     "solve": "pipeline.solve", "alike": "uniform.search.alike", "may_fit": "fitting.may_fit",
     "see": "uniform.layouts.see", "ask": "uniform.asked.ask"}
 """What Python calls of them."""
-SECONDS = {"alike": 11, "routes": 3, "select": 3, "longest_path": 2, "solve": 2, "may_fit": 1,
-           "useful": 1, "write_order": 1, "undominated": 1, "see": 1, "ask": 1}
-"""About what compiling an entry point takes, the longest first: what two processes divide."""
+SECONDS = {"alike": 33, "select": 9, "solve": 9, "routes": 9, "longest_path": 5, "useful": 4,
+           "write_order": 4, "may_fit": 3, "undominated": 1, "see": 1, "ask": 1}
+"""About what compiling an entry point takes on a processor of :data:`PACE`, the longest first: what
+two processes divide."""
+PACE = 0.044
+"""Seconds that :func:`pace` takes there."""
 ALIKE = ("alike", "longest_path", "write_order", "may_fit", "undominated", "see", "ask")
 UNLIKE = ("select", "solve", "useful")
 LINKS = ("routes",)
@@ -139,12 +142,13 @@ def _cached(kernels: Kernels, folder: Path, names: Collection[str]) -> Kernels:
     slow = [name for name in SECONDS if name in names and not (folder / name).exists()]
     if slow:
         beside = _half(slow) if thread_count() > 1 else []
-        seconds = sum(SECONDS[name] for name in slow) / (2 if beside else 1)
-        _say(f"Compiling the kernels, once (about {5 * math.ceil(seconds / 5)} s on two idle "
-             "cores, which no time limit counts) ...")
+        slow = [name for name in slow if name not in beside]
+        longest = max(sum(SECONDS[name] for name in half) for half in (slow, beside))
+        seconds = longest * pace() / PACE
+        _say(f"Compiling the kernels, once (about {5 * math.ceil(seconds / 5)} s on this machine "
+             "when idle, which no time limit counts) ...")
         if beside:
             other = _compiling_beside(beside)
-            slow = [name for name in slow if name not in beside]
     try:
         _compile(kernels, slow)
         if other is not None:
@@ -157,6 +161,16 @@ def _cached(kernels: Kernels, folder: Path, names: Collection[str]) -> Kernels:
         for name in names:
             (folder / name).touch()
     return kernels
+
+
+def pace() -> float:
+    """Seconds of a processor that some work takes which is like compiling."""
+    lines = "".join(f"    c[{n}] = [a + {n} * b, (a - {n}) / (b + 1), str(a)]\n"
+                    for n in range(400))
+    started = time.process_time()
+    for _ in range(5):
+        compile(f"def f(a, b):\n    c = {{}}\n{lines}    return c\n", "pace", "exec")
+    return time.process_time() - started
 
 
 def _half(names: Sequence[str]) -> list[str]:
