@@ -109,7 +109,7 @@ def test_chunks_of_a_v_are_where_it_turns() -> None:
     # Embedding, 32 layers, head: eighths of four layers, the first and the last with one more.
     plan = priced(schedule="zb-v", vpp=2)
     chunks = [stage.chunks for stage in plan.stages]
-    assert "1..3  5..16 17..28" in str(plan)
+    assert "1..3  5..16 17..28" in plan.report(details=True)
     assert chunks == [((0, 5), (29, 34)), ((5, 9), (25, 29)), ((9, 13), (21, 25)),
                       ((13, 17), (17, 21))]
 
@@ -145,7 +145,7 @@ def test_stages_of_dualpipe_hold_both_ends() -> None:
         assert [stage.chunks for stage in plan.stages] == [
             ((0, 9), (25, 34)), ((9, 17), (17, 25)), ((9, 17), (17, 25)), ((0, 9), (25, 34))]
         assert plan.parallelism.vpp == 2 and plan.layout is None
-        assert "1..2  9..16 17..24" in str(plan)
+        assert "1..2  9..16 17..24" in plan.report(details=True)
         assert abs(nest.simulate(plan).relative_difference) < 1e-9
     plain = priced()
     # A micro-batch takes what it takes on a stage of one copy, in the mean of both chunks.

@@ -12,7 +12,6 @@ from nest.cli.plan_commands import plan_of
 from nest.cli.present import check_target
 from nest.cli.progress import progress
 from nest.errors import InputError
-from nest.units import shorten
 
 if TYPE_CHECKING:
     from nest.report.web.document import PlanDocument
@@ -40,6 +39,7 @@ def report(
     sends no request.
     """
     from nest.inputs.files import write_text_atomic
+    from nest.units import shorten
 
     options.check_counts(threads=threads)
     study, table = os.path.isdir(file), file.endswith(".csv")
@@ -112,6 +112,7 @@ def plot(
     check_picture("output", target)
     check_target(target)
     from nest.report.web.plots import FIGURES
+    from nest.units import shorten
 
     if kind not in FIGURES:
         raise InputError(f"kind: got {shorten(kind)}; {did_you_mean(kind, FIGURES)}allowed: "
