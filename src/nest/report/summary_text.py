@@ -23,11 +23,6 @@ def summary_text(
     full.problems(page, plan)
     page.paragraph(plan.headline, "bold")
     page.blank()
-    page.fact("Split", "; ".join(_split(plan)))
-    if numbers := full.numbers(plan.inputs.cluster):
-        page.fact("Devices", numbers)
-    page.fact("Batch", _batch(plan))
-    page.fact("Software", _software(plan))
     found = dict(full.sure(plan))
     if simulated is not None:
         found["Expected"] = "; ".join(filter(None, (
@@ -36,6 +31,11 @@ def summary_text(
             f"({full.percent(simulated / plan.step_time_s - 1.0, 1)})")))
     for name, text in found.items():
         page.fact(name, text)
+    page.fact("Split", "; ".join(_split(plan)))
+    if numbers := full.numbers(plan.inputs.cluster):
+        page.fact("Devices", numbers)
+    page.fact("Batch", _batch(plan))
+    page.fact("Software", _software(plan))
     if plan.search is not None:
         page.fact("Optimal", full.proved(plan))
     page.fact("Memory", _memory(plan))
