@@ -27,7 +27,7 @@ from nest.cli.options import chosen, text
 from nest.cli.progress import bar, progress
 from nest.inputs import write_text_atomic
 from nest.planners import usable
-from nest.report.figure import SUFFIXES, need_matplotlib, save_figure
+from nest.report.figure import need_matplotlib, save_figure
 
 app = App(add_completion=False)
 
@@ -82,7 +82,7 @@ def _writes(folder: str, found: list[Result]) -> Iterator[tuple[str, Callable[[]
         yield path, partial(write_text_atomic, path, table)
     for part in distinct(one.asked.question.part for one in found if one.relative is not None):
         figure = part_figure(found, part)
-        for suffix in SUFFIXES:
+        for suffix in (".png", ".svg"):
             path = os.path.join(folder, f"{part}{suffix}")
             yield path, partial(save_figure, path, figure)
 

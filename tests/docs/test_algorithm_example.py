@@ -79,7 +79,8 @@ def test_the_command_prints_the_plan(
     from nest.cli.main import main
 
     assert main(["plan", "--profile", str(FILES / "profile.yaml"), str(FILES / "cluster.yaml"),
-                 "--job", str(FILES / "job.yaml"), "--space", str(FILES / "space.yaml")]) == 0
+                 "--job", str(FILES / "job.yaml"), "--space", str(FILES / "space.yaml"),
+                 "--details"]) == 0
     printed = capsys.readouterr().out
     block = re.search(r"```text\n(.*?)```", PAGE, re.DOTALL)
     assert block is not None

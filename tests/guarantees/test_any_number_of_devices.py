@@ -56,7 +56,7 @@ def test_everything_works_on_partly_filled_groups(
     out, plan = str(tmp_path / "plan.json"), str(tmp_path / "ranks.csv")
     words = ("bert-large", "dgx-h100", "--devices", str(devices), "--global-batch",
              str(2 * devices), "--seq-len", "512", "--cp", "1", "--pp", "1..4")
-    text, _ = run(capsys, "plan", *words, "-o", out, "--ranks", plan, "--map",
+    text, _ = run(capsys, "plan", *words, "--details", "-o", out, "--ranks", plan, "--map",
                   str(tmp_path / "map.svg"))
     says = {12: "6 of 8 devices of each nvlink", 20: "4 of 8 devices of the last nvlink",
             28: "7 of 8 devices of each nvlink"}[devices]

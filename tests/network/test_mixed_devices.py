@@ -208,7 +208,7 @@ def test_the_command_shows_the_types(
                               "latency": "2 us"})
     (tmp_path / "two.json").write_text(json.dumps(text), encoding="utf-8")
     words = ("bert-large", "two.json", "--global-batch", "64", "--seq-len", "512")
-    out, _ = run(capsys, "plan", *words, "--pp", "2", "-o", "plan.json")
+    out, _ = run(capsys, "plan", *words, "--pp", "2", "--details", "-o", "plan.json")
     assert "h100-sxm" in out and "type" in out and "simulated" in out.casefold()
     again, _ = run(capsys, "evaluate", "plan.json", "--json")
     saved = json.loads((tmp_path / "plan.json").read_text(encoding="utf-8"))
