@@ -49,7 +49,7 @@ def test_it_is_shown_as_the_command_shows_it(tmp_path, capsys):
     plan = nest.load_plan(target)
     assert plan.report() == str(plan) == out
     assert max(map(len, out.splitlines())) <= 80
-    assert "Simulated" in out
+    assert "simulated 24" in out
     assert len(repr(plan)) < 200
     assert plan._repr_html_().startswith("<iframe") and "<!DOCTYPE html>" in plan.to_html()
     assert plan.report(unicode=False).isascii()
