@@ -241,4 +241,5 @@ def test_buffers_for_what_all_micro_batches_hand_over() -> None:
                 "space": x.space.replace(pp=best.pp, schedule=best.schedule)}), seed) is not None:
             decided += 1
             schedules.add(best.schedule)
-    assert WITHOUT_JIT or INSTANCES < 96 or (decided > INSTANCES // 8 and len(schedules) > 2), schedules
+    assert WITHOUT_JIT or INSTANCES < 96 or (
+        decided > INSTANCES // 8 and len(schedules) > 2), schedules

@@ -164,13 +164,15 @@ def _cached(kernels: Kernels, folder: Path, names: Collection[str]) -> Kernels:
 
 
 def pace() -> float:
-    """Seconds of a processor that some work takes which is like compiling."""
+    """Seconds of a processor that some work takes which is like compiling; the least of some."""
     lines = "".join(f"    c[{n}] = [a + {n} * b, (a - {n}) / (b + 1), str(a)]\n"
                     for n in range(400))
-    started = time.process_time()
-    for _ in range(5):
-        compile(f"def f(a, b):\n    c = {{}}\n{lines}    return c\n", "pace", "exec")
-    return time.process_time() - started
+    text, taken = f"def f(a, b):\n    c = {{}}\n{lines}    return c\n", []
+    for _ in range(10):
+        started = time.process_time()
+        compile(text, "pace", "exec")
+        taken.append(time.process_time() - started)
+    return 5.0 * min(taken)
 
 
 def _half(names: Sequence[str]) -> list[str]:
