@@ -13,6 +13,7 @@ MOST = {
     "vocab": 10**9,
     "seq_len": 10**8,
     "launch": 1000,
+    "runs": 20,
 }
 """By the name of the argument; all allow 1."""
 

@@ -67,8 +67,7 @@ def _compiled() -> Iterator[Found]:
         yield Found("Kernels", "no folder can be written for compiled code: each process compiles "
                    "anew (NUMBA_CACHE_DIR names a folder)")
         return
-    missing = [name for name in compiled.SECONDS if not (folder / name).exists()]
-    ready = len(compiled.SECONDS) - len(missing)
+    ready = len(compiled.SECONDS) - len(compiled.uncompiled(folder))
     made = datetime.fromtimestamp(folder.stat().st_mtime, UTC)
     state = f"{ready} of {len(compiled.SECONDS)} are compiled, " + (
         f"last on {made:%Y-%m-%d}" if ready else "the first search compiles what it needs")

@@ -13,9 +13,6 @@ from nest.cli.options import argument, fraction, number, text
 from nest.cli.progress import Follow, progress
 from nest.errors import InputError
 
-CANDIDATES = 60
-"""Plans of which the next run is one (chosen)."""
-
 
 def learn(
     sources: Annotated[list[str], argument(
@@ -44,8 +41,7 @@ def learn(
 
     found = taught_by(sources, None if stack is None else load_stack(stack), gpu)
     hand_over(learned_text(found, **output.page()), (
-        target, lambda: found.model_dump(mode="json", by_alias=True, exclude_defaults=True) | {
-            "schema": found.schema_}, "nest next MODEL CLUSTER --learned {} ..."))
+        target, found.as_data, "nest next MODEL CLUSTER --learned {} ..."))
 
 
 def following(
@@ -70,8 +66,7 @@ def following(
     memory. Where no run is worth it any more, it says so. Give the results to `nest learn`, with
     what was learned before.
     """
-    if not 1 <= runs <= 20:
-        raise InputError(f"--runs: got {runs}; allowed: 1 to 20")
+    options.check_counts(runs=runs)
     if problem.learned is None:
         raise InputError("--learned: missing; needed: a file of `nest learn -o`; before the first "
                          "run, `nest plan` says what to run")
@@ -82,7 +77,7 @@ def following(
     from nest.inputs import write_text_atomic
     from nest.measured.learning import following as choose
     from nest.measured.learning import load_learned
-    from nest.measured.learning.following import candidates
+    from nest.measured.learning.following import CANDIDATES, candidates
     from nest.report.learning_text import next_text
 
     known = load_learned(problem.learned)

@@ -320,9 +320,14 @@ class Plan(Shown):
     inputs: Inputs
 
     @property
+    def fullest(self) -> int:
+        """Number of the stage whose devices hold the largest share of their limit."""
+        return max(range(len(self.stages)), key=lambda n: _share(self.stages[n]))
+
+    @property
     def memory_share(self) -> float:
         """Share of its limit that the fullest device holds."""
-        return max(one.memory_bytes.total / one.memory_limit_bytes for one in self.stages)
+        return _share(self.stages[self.fullest])
 
     def alternative(self, other: Plan) -> Alternative:
         """Another plan of the same question as an alternative to this one."""
@@ -419,6 +424,10 @@ class Plan(Shown):
     def to_json(self, indent: int | None = 2) -> str:
         """The plan as the text of one JSON document."""
         return self.model_dump_json(by_alias=True, indent=indent)
+
+
+def _share(stage: Stage) -> float:
+    return stage.memory_bytes.total / stage.memory_limit_bytes
 
 
 def _rate(value: float) -> str:

@@ -279,7 +279,7 @@ def improvement_text(
 
 def speed(plan: Plan) -> str:
     """Seconds, tokens and memory of a plan."""
-    most = max(plan.stages, key=lambda one: one.memory_bytes.total / one.memory_limit_bytes)
+    most = plan.stages[plan.fullest]
     return (f"{format_seconds(plan.step_time_s)} per step, {plan.tokens_per_s:,.0f} tokens/s, "
             f"{format_bytes(most.memory_bytes.total)} of {format_bytes(most.memory_limit_bytes)} "
             "on a device")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Unpack
 
@@ -124,14 +124,25 @@ def searched(plan: Plan) -> str:
 
 def sure(plan: Plan) -> list[tuple[str, str]]:
     """What speaks for the price of a plan, and the range of step times that follows from it."""
-    known, found = plan.confidence, []
-    words = [] if plan.evidence is None else [*_spoken(plan, plan.evidence)]
-    if words or plan.doubts:
-        found.append(("Evidence", "; ".join([*words, *plan.doubts])))
-    if known is not None:
-        found.append(("Expected", f"{format_seconds(known.low_s, 3)} to "
-                      f"{format_seconds(known.high_s, 3)} per step in 9 of 10 cases"))
+    found = []
+    if text := evidence(plan):
+        found.append(("Evidence", text))
+    if likely := expected(plan):
+        found.append(("Expected", f"{likely} per step in 9 of 10 cases"))
     return found
+
+
+def evidence(plan: Plan) -> str:
+    """The measured runs like a plan, and doubts of its price; empty: nothing is known."""
+    words = [] if plan.evidence is None else [*_spoken(plan, plan.evidence)]
+    return "; ".join([*words, *plan.doubts])
+
+
+def expected(plan: Plan) -> str:
+    """The range that 9 of 10 steps lie in; empty: not known."""
+    known = plan.confidence
+    return "" if known is None else (
+        f"{format_seconds(known.low_s, 3)} to {format_seconds(known.high_s, 3)}")
 
 
 def _spoken(plan: Plan, known: Evidence) -> Iterator[str]:
@@ -168,6 +179,12 @@ def proved(plan: Plan) -> str:
     return (f"not proved: within {100 * plan.gap:.2g} % of the best possible (lower bound "
             f"{format_seconds(plan.lower_bound_s)}). The search ended after {after}, at its "
             "limit")
+
+
+def span_text(values: Iterable[int]) -> str:
+    """One number, or the least and the largest."""
+    found = sorted(set(values))
+    return f"{found[0]:,}" if len(found) == 1 else f"{found[0]:,} to {found[-1]:,}"
 
 
 def blocks(way: Configuration) -> str:

@@ -23,14 +23,15 @@ def summary_text(
     full.problems(page, plan)
     page.paragraph(plan.headline, "bold")
     page.blank()
-    found = dict(full.sure(plan))
+    if text := full.evidence(plan):
+        page.fact("Evidence", text)
+    likely = full.expected(plan)
+    figures = [f"{likely} in 9 of 10 cases"] if likely else []
     if simulated is not None:
-        found["Expected"] = "; ".join(filter(None, (
-            found.get("Expected", "").replace(" per step", ""),
-            f"simulated {format_seconds(simulated)} "
-            f"({full.percent(simulated / plan.step_time_s - 1.0, 1)})")))
-    for name, text in found.items():
-        page.fact(name, text)
+        figures.append(f"simulated {format_seconds(simulated)} "
+                       f"({full.percent(simulated / plan.step_time_s - 1.0, 1)})")
+    if figures:
+        page.fact("Expected", "; ".join(figures))
     page.fact("Split", "; ".join(_split(plan)))
     if numbers := full.numbers(plan.inputs.cluster):
         page.fact("Devices", numbers)
@@ -54,23 +55,18 @@ def summary_text(
     return page.text()
 
 
-def _span(values: Iterable[int]) -> str:
-    """One number, or the least and the largest."""
-    found = sorted(set(values))
-    return f"{found[0]:,}" + (f" to {found[-1]:,}" if len(found) > 1 else "")
-
-
 def _split(plan: Plan) -> Iterator[str]:
     """The degrees, in the words of the field."""
     p, stages = plan.parallelism, plan.stages
     inside, replicas = {stage.dp_in for stage in stages}, p.outer_dp
-    zero = f"ZeRO {_span(stage.zero for stage in stages)}"
-    total = _span(replicas * one for one in inside)
-    parts = "" if inside == {1} or replicas == 1 else f" = {replicas:,} replicas x {_span(inside)}"
+    zero = f"ZeRO {full.span_text(stage.zero for stage in stages)}"
+    total = full.span_text(replicas * one for one in inside)
+    parts = "" if inside == {1} or replicas == 1 else (
+        f" = {replicas:,} replicas x {full.span_text(inside)}")
     yield f"data parallel {total}{parts}, {zero}"
     for name, values in _degrees(stages):
         if set(values) != {1}:
-            yield f"{name} {_span(values)}"
+            yield f"{name} {full.span_text(values)}"
     if p.pp > 1:
         chunks = f" of {p.vpp} chunks" if p.vpp > 1 else ""
         groups = "" if p.group is None else f" in groups of {p.group} micro-batches"
@@ -93,7 +89,7 @@ def _degrees(stages: Iterable[Stage]) -> Iterator[tuple[str, list[int]]]:
 
 def _batch(plan: Plan) -> str:
     p = plan.parallelism
-    each = _span(p.micro_batch // stage.dp_in for stage in plan.stages)
+    each = full.span_text(p.micro_batch // stage.dp_in for stage in plan.stages)
     return (f"{p.global_batch:,} sequences of {plan.inputs.job.seq_len:,} tokens; "
             f"{p.micro_batches:,} micro-batches of {each} a rank")
 
@@ -114,15 +110,13 @@ def _software(plan: Plan) -> str:
 
 def _memory(plan: Plan) -> str:
     """The fullest stage, by kind."""
-    number, stage = min(
-        enumerate(plan.stages),
-        key=lambda one: one[1].memory_limit_bytes - one[1].memory_bytes.total)
+    stage = plan.stages[plan.fullest]
     held = stage.memory_bytes.model_dump()
     total = held.pop("total")
     kinds = sorted(((size, kind) for kind, size in held.items() if size >= 0.015 * total),
                    reverse=True)
     return (f"{format_bytes(total, 3)} of {format_bytes(stage.memory_limit_bytes, 3)} on stage "
-            f"{number}, the fullest (margin {100 * plan.inputs.job.memory_margin:g} %): "
+            f"{plan.fullest}, the fullest (margin {100 * plan.inputs.job.memory_margin:g} %): "
             + ", ".join(f"{kind} {100 * size / total:.0f} %" for size, kind in kinds))
 
 

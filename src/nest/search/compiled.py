@@ -139,7 +139,7 @@ def _prepared(loaded: Kernels | None, names: Collection[str]) -> Kernels:
 def _cached(kernels: Kernels, folder: Path, names: Collection[str]) -> Kernels:
     """The kernels, compiled into a folder or loaded from there."""
     other = None
-    slow = [name for name in SECONDS if name in names and not (folder / name).exists()]
+    slow = [name for name in uncompiled(folder) if name in names]
     if slow:
         beside = _half(slow) if thread_count() > 1 else []
         slow = [name for name in slow if name not in beside]
@@ -161,6 +161,11 @@ def _cached(kernels: Kernels, folder: Path, names: Collection[str]) -> Kernels:
         for name in names:
             (folder / name).touch()
     return kernels
+
+
+def uncompiled(folder: Path) -> list[str]:
+    """Entry points that a folder of compiled code lacks, the longest first."""
+    return [name for name in SECONDS if not (folder / name).exists()]
 
 
 def pace() -> float:

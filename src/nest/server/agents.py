@@ -18,13 +18,12 @@ from nest import __version__
 from nest.api import Planner
 from nest.errors import InputError
 from nest.evaluation.plans import Plan
+from nest.inputs.arguments import need_count
 from nest.inputs.configuration import Configuration
 from nest.questions import failure, read_question
 
 MOST = 64
 """Plans that are kept; the oldest goes first."""
-CANDIDATES = 60
-"""Plans of which the next run is one."""
 SECTIONS = ("models", "clusters", "devices", "stacks")
 TABLE = 8 * 2**20
 """Characters of a table or a log."""
@@ -99,19 +98,17 @@ class Tools:
 
         found = _from_file("runs.csv", runs, lambda path: learn([path]))
         return {"report": learned_text(found),
-                "learned": found.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-                | {"schema": found.schema_}}
+                "learned": found.as_data()}
 
     def next_runs(
         self, question: dict[str, Any], learned: dict[str, Any], runs: int = 1,
     ) -> dict[str, Any]:
         """What to run next after what was learned; the plans are kept."""
         from nest.measured.learning import Learned, following
-        from nest.measured.learning.following import candidates
+        from nest.measured.learning.following import CANDIDATES, candidates
         from nest.report.learning_text import next_text
 
-        if not 1 <= runs <= 20:
-            raise InputError(f"runs: got {runs}; allowed: 1 to 20")
+        need_count("runs", runs)
         known = Learned.parse(learned, "learned")
         asked = read_question(question)[0]
         job = asked.job.replace(stack=known.taught(), memory_margin=0.0)

@@ -24,6 +24,8 @@ SURE = 0.9
 """Chance to fit below which a run is a risk of memory."""
 WORTH = 0.005
 """Expected share of the best step that a run must save to be worth it, by default."""
+CANDIDATES = 60
+"""Plans of which the next run is one (chosen)."""
 CHANCE = 0.5
 """Power of the chance to fit once something ran: a run that fails costs less than one unfound."""
 

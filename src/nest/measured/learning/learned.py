@@ -92,6 +92,11 @@ class Learned(Written):
                     experts=experts, observations=own)
         return found.model_copy(update={"figures": _figures(found)})
 
+    def as_data(self) -> dict[str, Any]:
+        """The document as plain data, without fields that are as by default."""
+        return self.model_dump(mode="json", by_alias=True, exclude_defaults=True) | {
+            "schema": self.schema_}
+
     @cached_property
     def posterior(self) -> Posterior:
         """What the observations determine."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,11 +14,13 @@ from nest.report.plan_text import (
     WORDS,
     blocks,
     defaults,
+    evidence,
+    expected,
     launch,
     percent,
     proved,
     searched,
-    sure,
+    span_text,
 )
 from nest.report.stages import GIB
 from nest.schedules.registry import SCHEDULES
@@ -145,11 +147,9 @@ def _evidence(plan: Plan) -> tuple[str, str]:
 
 
 def _figures(plan: Plan, simulation: Simulation | None) -> Iterator[HeadFigure]:
-    known, span = plan.confidence, ""
-    if known is not None:
-        span = f"{format_seconds(known.low_s, 3)} to {format_seconds(known.high_s, 3)} " \
-               "in 9 of 10 cases"
-    yield HeadFigure("Step", format_seconds(plan.step_time_s), span)
+    likely = expected(plan)
+    yield HeadFigure("Step", format_seconds(plan.step_time_s),
+                     f"{likely} in 9 of 10 cases" if likely else "")
     unit = "tokens/s" if plan.inputs.model is not None else "samples/s"
     each = rate(plan) / plan.inputs.cluster.size
     yield HeadFigure("Speed", f"{short_number(rate(plan))} {unit}",
@@ -157,11 +157,9 @@ def _figures(plan: Plan, simulation: Simulation | None) -> Iterator[HeadFigure]:
     if plan.inputs.model is not None:
         yield HeadFigure("MFU", f"{100 * plan.mfu:.1f} %", "of the peak FLOP/s of all devices")
     share = plan.memory_share
-    fullest = max(range(len(plan.stages)), key=lambda n: plan.stages[n].memory_bytes.total
-                  / plan.stages[n].memory_limit_bytes)
-    stage = plan.stages[fullest]
+    stage = plan.stages[plan.fullest]
     yield HeadFigure("Memory", f"{100 * share:.0f} % full",
-                 f"stage {fullest}: {stage.memory_bytes.total / GIB:.1f} of "
+                 f"stage {plan.fullest}: {stage.memory_bytes.total / GIB:.1f} of "
                  f"{stage.memory_limit_bytes / GIB:.1f} GiB",
                  "bad" if not plan.feasible else "warn" if share > 0.97 else "good")
     if plan.evidence is not None:
@@ -182,17 +180,12 @@ def _figures(plan: Plan, simulation: Simulation | None) -> Iterator[HeadFigure]:
                      f"the price differs by {percent(simulation.relative_difference, 1)}")
 
 
-def _span(values: Iterable[int]) -> str:
-    found = sorted(set(values))
-    return f"{found[0]:,}" if len(found) == 1 else f"{found[0]:,} to {found[-1]:,}"
-
-
 def choices(plan: Plan) -> Iterator[ShownChoice]:
     """Parallelism, batch and memory, in the field's words."""
     p, stages, job = plan.parallelism, plan.stages, plan.inputs.job
 
     def span(figure: Callable[[Stage], int]) -> str:
-        return _span(figure(one) for one in stages)
+        return span_text(figure(one) for one in stages)
 
     inside = span(lambda s: s.dp_in)
     yield ShownChoice("Data parallel", span(lambda s: s.dp_in * p.outer_dp),
@@ -251,11 +244,9 @@ def _verdicts(plan: Plan, simulation: Simulation | None) -> Iterator[Verdict]:
         f"{'' if p.pp > 1 else ' of one stage'}, forward and backward, and then updates the "
         "weights."))))
     yield Verdict("What limits it?", tuple(_limits(plan)))
-    words = [f"{text[0].upper()}{text[1:]}." for name, text in sure(plan) if name == "Evidence"]
-    known = plan.confidence
-    if known is not None:
-        words.append(f"Expect {format_seconds(known.low_s, 3)} to "
-                     f"{format_seconds(known.high_s, 3)} per step in 9 of 10 cases.")
+    words = [f"{text[0].upper()}{text[1:]}."] if (text := evidence(plan)) else []
+    if likely := expected(plan):
+        words.append(f"Expect {likely} per step in 9 of 10 cases.")
     if simulation is not None:
         words.append("An independent simulation of the step differs by "
                      f"{abs(100 * simulation.relative_difference):.1f} %.")
