@@ -5,7 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor, wait
+from concurrent.futures import (
+    BrokenExecutor,
+    CancelledError,
+    Executor,
+    Future,
+    ThreadPoolExecutor,
+    wait,
+)
 from typing import Any
 
 import pytest
@@ -104,3 +111,30 @@ def test_a_few_calls_are_sent_after_a_moment(
 ) -> None:
     monkeypatch.setattr(bundles, "WAIT", 0.01)
     assert many.submit(twice, 4).result(10) == 8
+
+
+class Unfetched:
+    """A client of Dask, and a task of it: done, with a result that nobody has any more."""
+
+    status = "running"
+
+    def submit(self, *call: Any, **options: Any) -> Unfetched:
+        return self
+
+    def add_done_callback(self, take: Callable[[Any], None]) -> None:
+        threading.Thread(target=take, args=(self,), daemon=True).start()
+
+    def result(self, timeout: float | None = None) -> Any:
+        time.sleep(1e3 if timeout is None else timeout)
+        raise TimeoutError
+
+
+def test_a_result_that_is_lost_with_its_scheduler_is_not_waited_for(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bundles, "FETCH", 0.01)
+    client = Unfetched()
+    found = bundles.DaskExecutor(client).submit(twice, 1)
+    assert not wait([found], 0.1).done  # a busy network
+    client.status = "connecting"
+    with pytest.raises(CancelledError):
+        found.result(10)

@@ -190,7 +190,7 @@ def test_a_scheduler_that_is_lost_is_told_and_the_sweep_goes_on_elsewhere(tmp_pa
             sys.executable, *command(folder, f"dask://127.0.0.1:{port}"), log=end) as run:
         until(lambda: answered(folder) > 2)
         with_group(scheduler, signal.SIGKILL)
-        assert run.wait(120) == 2, end.read_text()
+        assert run.wait(300) == 2, end.read_text()
     said = end.read_text()
     assert "is lost" in said and "the same command goes on" in said and "Traceback" not in said
     sweep(POINTS, folder, engine="inline")

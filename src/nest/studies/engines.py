@@ -139,7 +139,8 @@ class DaskExecutor(Executor):
     """An executor of Dask's tasks; a task whose worker dies is run again by Dask.
 
     That of Dask leaves a future open for ever whose result is lost with its worker while it is
-    fetched (distributed 2026.8.0, line 21 of its cfexecutor).
+    fetched (distributed 2026.8.0, line 21 of its cfexecutor), and Dask waits for ever for a result
+    that is lost with the scheduler (``Client._gather``): its one thread for what is done with it.
 
     Parameters
     ----------
@@ -157,7 +158,7 @@ class DaskExecutor(Executor):
             """In a thread of Dask's client, not in its event loop."""
             with suppress(InvalidStateError):
                 try:
-                    future.set_result(done.result())
+                    future.set_result(self._result(done))
                 except CancelledError:
                     future.cancel()
                     future.set_running_or_notify_cancel()
@@ -166,6 +167,26 @@ class DaskExecutor(Executor):
 
         task.add_done_callback(take)
         return future
+
+    def _result(self, done: Any) -> Any:
+        """The result of a task that is done, as long as there is a scheduler to fetch it by.
+
+        Raises
+        ------
+        CancelledError : the client has lost its scheduler.
+        """
+        while True:
+            try:
+                return done.result(timeout=FETCH)
+            except TimeoutError:
+                if done.status == "error":  # that of the question
+                    raise
+                if self._client.status != "running":
+                    raise CancelledError from None
+
+
+FETCH = 5.0
+"""Seconds between two looks at the scheduler while a result of Dask is fetched (chosen)."""
 
 
 def _dask(text: str, address: str) -> Engine:
