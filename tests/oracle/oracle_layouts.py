@@ -39,14 +39,21 @@ def level(chain: Chain, parts: int) -> Iterator[Cuts]:
             yield cuts
 
 
-def family(chain: Chain, pp: int, vpp: int, mixed: bool = False) -> Iterator[Cuts]:
+def family(chain: Chain, pp: int, vpp: int, mixed: bool = False) -> tuple[Cuts, ...]:
     """Every division that belongs to the family; the first and the last chunk are not empty.
 
     ``mixed``: devices are of several types.
     """
-    (first, stop), parts, layers = chain.body, pp * vpp, len(chain)
-    predicted = chain.model is not None and chain.model.mtp_layers and pp > 1
-    for inner in combinations_with_replacement(range(1, layers), parts - 1):
+    predicted = chain.model is not None and chain.model.mtp_layers > 0 and pp > 1
+    return _family(*chain.body, len(chain), predicted, pp, vpp, mixed)
+
+
+@cache
+def _family(
+    first: int, stop: int, layers: int, predicted: bool, pp: int, vpp: int, mixed: bool
+) -> tuple[Cuts, ...]:
+    found = list[Cuts]()
+    for inner in combinations_with_replacement(range(1, layers), pp * vpp - 1):
         cuts = (0, *inner, layers)
         sizes = [max(0, min(b, stop) - max(a, first))
                  for a, b in zip(cuts, cuts[1:], strict=False)]
@@ -55,7 +62,8 @@ def family(chain: Chain, pp: int, vpp: int, mixed: bool = False) -> Iterator[Cut
                         or (mixed and _two_parts(sizes, pp)))) or (
                 predicted and cuts[1] >= first and cuts[-3] <= stop and cuts[-2] == layers - 1
                 and _run(sizes[:-1])):
-            yield cuts
+            found.append(cuts)
+    return tuple(found)
 
 
 def _run(sizes: Sequence[int]) -> bool:

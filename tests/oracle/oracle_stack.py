@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from itertools import combinations
+from itertools import combinations, islice
 from typing import NamedTuple
 
 from oracle_layouts import Cuts, family
@@ -58,12 +58,12 @@ class Best(NamedTuple):
 
 def solve(chain: Chain, cluster: Cluster, job: Job, space: SearchSpace, most: int) -> Best:
     """Price every configuration of the stack's own space; at most ``most`` are listed."""
+    plans = [*islice(listed(chain, cluster, job, space), most + 1)]
+    if len(plans) > most:  # seen before any is priced
+        raise TooMany
     pricing, known = Pricing(chain, cluster, job), dict[object, Layers]()
-    best, chosen, fitting, seen, count = math.inf, None, 0, set(), 0
-    for plan in listed(chain, cluster, job, space):
-        count += 1
-        if count > most:
-            raise TooMany
+    best, chosen, fitting, seen = math.inf, None, 0, set()
+    for plan in plans:
         try:
             check(pricing, plan)
         except InputError:
