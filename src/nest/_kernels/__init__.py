@@ -28,7 +28,7 @@ from numba import cfunc, njit, types
 from numba.core import config as settings
 from numba.experimental import function_type  # noqa: F401 (numba takes a Called with it alone)
 
-from nest._kernels.private import LINKED, UNCOUNTED, entry_point, only_compiled
+from nest._kernels.private import LINKED, UNCOUNTED, entry_point, kept_in, only_compiled
 from nest._kernels.signatures import argument_types, signature
 
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
@@ -111,7 +111,7 @@ class Called(types.WrapperAddressProtocol):
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
-        self.cached, self.folder = CACHE, config.CACHE_DIR
+        self.folder = config.CACHE_DIR if CACHE else ""
 
     def signature(self) -> Any:
         """Types of what it takes and returns."""
@@ -120,11 +120,10 @@ class Called(types.WrapperAddressProtocol):
     @cached_property
     def compiled(self) -> Any:
         """The function with an address."""
-        before, config.CACHE_DIR = config.CACHE_DIR, self.folder
-        try:
-            return cfunc(self.signature(), cache=self.cached, **UNCOUNTED)(self.function)
-        finally:
-            config.CACHE_DIR = before
+        if not self.folder:
+            return cfunc(self.signature(), **UNCOUNTED)(self.function)
+        with kept_in(self.folder):
+            return cfunc(self.signature(), cache=True, **UNCOUNTED)(self.function)
 
     def __wrapper_address__(self) -> int:
         address: int = self.compiled.address

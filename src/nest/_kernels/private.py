@@ -5,11 +5,13 @@ Tried with 0.61.0 and 0.68.1.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
 from numba import typeof, types
-from numba.core import codegen, compiler, options, registry
+from numba.core import caching, codegen, compiler, config, options, registry
 
 UNCOUNTED: dict[str, Any] = {"_nrt": False} if hasattr(options.DefaultOptions, "_nrt") else {}
 """Compiles a function that allocates nothing without references to count.
@@ -23,6 +25,10 @@ Compiler: Any = compiler.Compiler
 unliteral: Any = types.unliteral
 Library: Any = getattr(codegen, "JITCodeLibrary", object)
 Dispatcher: Any = getattr(registry, "CPUDispatcher", object)
+Locator: Any = getattr(caching, "UserProvidedCacheLocator", None) or getattr(
+    caching, "_UserProvidedCacheLocator", object)
+Kept: Any = getattr(caching, "CompileResultCacheImpl", None)
+settings: Any = config
 
 
 class PartLibrary(Library):  # type: ignore[misc]
@@ -91,6 +97,46 @@ class Part(Dispatcher):  # type: ignore[misc]
         return super().get_call_template(
             tuple(map(unliteral, arguments)),
             {name: unliteral(kind) for name, kind in named.items()})
+
+
+class Movable(Locator):  # type: ignore[misc]
+    """Files of compiled code by the name of the source alone, not by its path and its age.
+
+    The folder is named by a digest of all sources (`nest.search.compiled`), so installations may
+    share it, and it may be copied to another machine, where nothing needs to be written.
+    """
+
+    def __init__(self, function: Any, file: str) -> None:
+        super().__init__(function, file)
+        self._cache_path = os.path.join(
+            settings.CACHE_DIR, os.path.basename(os.path.dirname(file)))
+
+    def ensure_cache_path(self) -> None:
+        """Make the folder; one that is there may be read alone."""
+        os.makedirs(self.get_cache_path(), exist_ok=True)
+
+    def get_source_stamp(self) -> str:
+        """The folder's name says it."""
+        return ""
+
+
+MOVABLE = Locator is not object and hasattr(Kept, "_locator_classes")
+"""Whether compiled code can be carried to other machines with this numba."""
+
+
+@contextmanager
+def kept_in(folder: str) -> Iterator[None]:
+    """Keep the code of what is decorated meanwhile in a folder; other users of numba go on."""
+    before, settings.CACHE_DIR = settings.CACHE_DIR, folder
+    locators = getattr(Kept, "_locator_classes", None)
+    try:
+        if MOVABLE:
+            Kept._locator_classes = [Movable]
+        yield
+    finally:
+        settings.CACHE_DIR = before
+        if MOVABLE:
+            Kept._locator_classes = locators
 
 
 def only_compiled(function: Any) -> Any:

@@ -4,7 +4,7 @@
 files of their own, as are `sweep` and `bench`; `plan_commands` has what is done with a plan,
 `report` its pages, `read` jobs that run today, `capture` their scripts, `measured` measurements,
 `probe` a cluster's own, `learning` what own runs teach, `service` other programs, `listing` the
-catalog and schemas, `doctor` the installation.
+catalog and schemas, `doctor` the installation, `warm` compiled code.
 `options` has the options that several subcommands share; `examples` end each help; `naming` names
 options and files in messages; `present`, `progress` and `output` print.
 """

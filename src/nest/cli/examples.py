@@ -39,6 +39,7 @@ EXAMPLES = {
     "serve": ("nest serve --port 8316", "nest serve --host 0.0.0.0 --token-file token.txt"),
     "mcp": ("nest mcp --threads 2",),
     "doctor": ("nest doctor",),
+    "warm": ("nest warm", "nest warm -o kernels.zip", "nest warm kernels.zip"),
     "simulate": ("nest simulate plan.json --trace trace.json",),
     "validate": ("nest validate", "nest validate runs.csv -o priced.csv"),
     "list": ("nest list models",),

@@ -33,6 +33,7 @@ from nest.cli.read import improve, read
 from nest.cli.report import plot, report
 from nest.cli.service import ask, mcp, serve
 from nest.cli.sweep import app as sweep
+from nest.cli.warm import warm
 from nest.errors import InputError, OutputError
 
 OK, INTERRUPTED = 0, 130
@@ -40,7 +41,8 @@ OK, INTERRUPTED = 0, 130
 app = App(help="Plan how to split the training of a model over a cluster.",
           pretty_exceptions_enable=False)
 for _command in (plan, ask, evaluate, compare, report, plot, diagnose, explain, replan, export,
-                 read, capture, improve, learn, probe, serve, mcp, simulate, validate, doctor):
+                 read, capture, improve, learn, probe, serve, mcp, simulate, validate, doctor,
+                 warm):
     app.command(_command.__name__)(_command)
 app.command("next")(following)
 app.command("list")(show)

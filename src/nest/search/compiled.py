@@ -1,8 +1,9 @@
 """Load the kernels with a cache of compiled code that is never stale.
 
 numba's own cache does not see that a kernel called from another file has changed, so the folder
-is named by a digest of numba's version and all sources of kernels and forms. It lies below
-``NUMBA_CACHE_DIR`` or the user's cache folder. Where nothing can be written, or what is there
+is named by a digest of the processor, the versions of Python and numba, and all sources of kernels
+and forms: what it holds is good wherever its name is the same (:mod:`nest.search.carried`). It lies
+below ``NUMBA_CACHE_DIR`` or the user's cache folder. Where nothing can be written, or what is there
 cannot be read, the kernels are compiled for the process alone, and a line on stderr names the
 folder.
 
@@ -17,6 +18,7 @@ import hashlib
 import importlib
 import math
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -24,10 +26,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from nest.errors import InputError
 from nest.search.threads import thread_count
 
 ENTRIES = {
@@ -140,6 +143,8 @@ def _cached(kernels: Kernels, folder: Path, names: Collection[str]) -> Kernels:
     """The kernels, compiled into a folder or loaded from there."""
     other = None
     slow = [name for name in uncompiled(folder) if name in names]
+    if slow and _taken(folder):
+        slow = [name for name in uncompiled(folder) if name in names]
     if slow:
         beside = _half(slow) if thread_count() > 1 else []
         slow = [name for name in slow if name not in beside]
@@ -161,6 +166,21 @@ def _cached(kernels: Kernels, folder: Path, names: Collection[str]) -> Kernels:
         for name in names:
             (folder / name).touch()
     return kernels
+
+
+def _taken(folder: Path) -> bool:
+    """Whether there is compiled code that was carried here, which is now in the folder."""
+    from nest.search import carried
+
+    archive = carried.beside()
+    if archive is None:
+        return False
+    try:
+        carried.take(archive, folder)
+    except InputError as error:
+        _say(str(error))
+        return False
+    return True
 
 
 def uncompiled(folder: Path) -> list[str]:
@@ -199,39 +219,59 @@ def _compiling_beside(names: Collection[str]) -> subprocess.Popen[bytes]:
 
 
 def cache_folder() -> Path | None:
-    """Folder for compiled code, made if need be; None where nothing can be written."""
-    import numba
+    """Folder for compiled code, made if need be; None where nothing can be written.
 
-    digest = hashlib.sha256(numba.__version__.encode())
-    here = Path(__file__).parent.parent
-    for source in sorted((*(here / "_kernels").rglob("*.py"), *(here / "schedules").glob("*.py"),
-                          *(here / "records").glob("*.py"))):
-        digest.update(source.read_bytes())
+    One that has all entry points need not be writable.
+    """
     roots = [os.environ.get("NUMBA_CACHE_DIR"), os.environ.get("XDG_CACHE_HOME"), "~/.cache"]
     for root in filter(None, roots):
-        folder = Path(root).expanduser() / "nest-planner" / digest.hexdigest()[:16]
+        folder = Path(root).expanduser() / "nest-planner" / digest()
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=folder):
                 return folder
         except OSError:
-            continue
+            if folder.is_dir() and not uncompiled(folder):
+                return folder
     return None
+
+
+def machine() -> dict[str, str]:
+    """What compiled code depends on, besides the sources."""
+    import numba
+    from llvmlite import binding
+
+    config: Any = importlib.import_module("numba.core.config")
+    features = config.CPU_FEATURES or binding.get_host_cpu_features().flatten()
+    return {"processor": config.CPU_NAME or binding.get_host_cpu_name(),
+            "its features": hashlib.sha256(features.encode()).hexdigest()[:8],
+            "system": f"{platform.system()} {platform.machine()}",
+            "Python": ".".join(platform.python_version_tuple()[:2]), "numba": numba.__version__}
+
+
+def movable() -> bool:
+    """Whether this numba finds compiled code whose sources lie elsewhere."""
+    found: bool = importlib.import_module("nest._kernels.private").MOVABLE
+    return found
+
+
+def digest() -> str:
+    """The name of the folder of compiled code."""
+    found = hashlib.sha256(repr(machine()).encode())
+    here = Path(__file__).parent.parent
+    for source in sorted((*(here / "_kernels").rglob("*.py"), *(here / "schedules").glob("*.py"),
+                          *(here / "records").glob("*.py"))):
+        found.update(source.read_bytes())
+    return found.hexdigest()[:16]
 
 
 def _import(folder: Path | None) -> Kernels:
     """The kernels as they are decorated: to be kept in a folder, or not at all."""
-    config: Any = importlib.import_module("numba.core.config")
     decorators: Any = importlib.import_module("nest._kernels")
     decorators.CACHE = folder is not None
-    before = config.CACHE_DIR
-    try:
-        if folder is not None:
-            config.CACHE_DIR = str(folder)
+    with nullcontext() if folder is None else decorators.kept_in(str(folder)):
         entries = {name: tuple(map(_part, parts)) for name, parts in ENTRIES.items()}
         calls = {name: _part(part) for name, part in CALLS.items()}
-    finally:
-        config.CACHE_DIR = before
     return Kernels(routes=entries["routes"], entries=entries, compile_now=decorators.compile_now,
                    **calls)
 
