@@ -166,12 +166,12 @@ def _graph(source: object, device: Device | None, sources: Catalog) -> Topology 
 
 
 def _unknown(name: Any, sources: Catalog) -> InputError:
-    from nest.network.generators.text import NAMES
+    from nest.network.generators.text import every_name
 
     known = catalog.suggestions("clusters", os.fspath(name))
     file = "" if sources is CATALOG else f"or a file ({', '.join((*SUFFIXES, *GRAPH_SUFFIXES))}); "
     return InputError(f"cluster: got {shorten(name)}; allowed: {known}; {file}or a network to "
-                      f"generate ({', '.join(NAMES)})")
+                      f"generate ({', '.join(every_name())})")
 
 
 def _from_file(path: str | os.PathLike[str], device: Device | None) -> Topology | None:
