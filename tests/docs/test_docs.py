@@ -208,7 +208,7 @@ def test_the_readme_stays_short() -> None:
 def test_the_index_names_every_page() -> None:
     index = text(ROOT / "docs" / "README.md")
     pages = {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
-    assert pages == {*re.findall(r"\]\((\w+\.md)\)", index)}
+    assert pages == {*re.findall(r"\]\(([\w-]+\.md)\)", index)}
 
 
 def test_all_pages_together_stay_short() -> None:

@@ -26,7 +26,9 @@ SOURCES = sorted(path for folder in (PACKAGE, ROOT / "tests", ROOT / "bench")
 DOCUMENTS = sorted([*(ROOT / "docs").glob("*.md"), *ROOT.glob("*.md")])
 
 OTHERS_FILES = frozenset({
-    "acme/__init__.py", "acme/code.py", "acme/entries/__init__.py", "__init__.py", "clusters/", "models/",  # a plugin's
+    # of a package that adds to NEST
+    "acme/__init__.py", "acme/code.py", "acme/entries/__init__.py", "__init__.py", "clusters/",
+    "models/",
     "count.py", "prepare.py", "train.py", "x.py",
     "megatron/core/pipeline_parallel/zerobubble/scheduler/zbv_greedy.py", "zerobubble/runtime.py",
     "zbv_greedy.py",

@@ -59,7 +59,7 @@ def load_network(
     without : parts that have failed, in the syntax of `nest.network.without`; several texts are
         joined. Those of a cluster with levels are named as in `nest.network.graph_of`.
     degrade : parts that are slow, applied after ``without``, in the syntax of
-    `nest.network.degrade`.
+        `nest.network.degrade`.
     device : type of all devices, a name, a file or a Device; None = that of the source. What stays
         of the other type's network is a warning (``UserWarning``).
     devices, filling : number of devices of a cluster with levels, and how many of each group, as in
