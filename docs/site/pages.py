@@ -33,9 +33,7 @@ API = {
 }
 """Public names by subject; tests/docs/test_site.py compares them with ``nest.__all__``."""
 
-
 # ---------------------------------------------------------------- generated pages
-
 
 def api_page() -> str:
     """All public names, for mkdocstrings."""
@@ -47,14 +45,12 @@ def api_page() -> str:
             parts += [f"::: {home_of(name)}", ""]
     return "\n".join(parts)
 
-
 def home_of(name: str) -> str:
     """The dotted name under which a public name is defined."""
     import nest
 
     made = getattr(nest, name)
     return f"{made.__module__}.{name}"
-
 
 def commands_page() -> str:
     """Every command with its arguments and options, of the program itself."""
@@ -70,14 +66,12 @@ def commands_page() -> str:
         parts += [*_table(("argument or option", "meaning", "default"), rows), ""]
     return "\n".join(parts)
 
-
 def _commands(group: Any, words: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
     for name, command in group.commands.items():
         if getattr(command, "commands", None):
             yield from _commands(command, (*words, name))
         else:
             yield (*words, name), command
-
 
 def _named(one: Any) -> str:
     if one.param_type_name == "argument":
@@ -86,12 +80,10 @@ def _named(one: Any) -> str:
     shown = "" if one.is_flag else f" `{one.metavar or one.type.name.upper()}`"
     return names + shown
 
-
 def _default(one: Any) -> str:
     value = one.default
     plain = isinstance(value, (int, float, str)) and not isinstance(value, bool)
     return f"`{value}`" if plain and value != "" else ""
-
 
 def files_page() -> str:
     """Fields of every document, of the schemas that `nest schema` prints."""
@@ -115,7 +107,6 @@ def files_page() -> str:
                     for field, about in one["properties"].items())), ""]
     return "\n".join(parts)
 
-
 def _type(about: Mapping[str, Any]) -> str:
     """The type of a field in a few words."""
     if "$ref" in about:
@@ -134,18 +125,17 @@ def _type(about: Mapping[str, Any]) -> str:
         return f"mapping to {_type(about['additionalProperties'])}"
     return {"integer": "whole number", "null": "null", "string": "text"}.get(kind, str(kind))
 
-
 def _json(value: Any) -> str:
     import json
 
     text = json.dumps(value)
     return f"`{text}`" if len(text) <= 40 else ""
 
-
 def catalog_page() -> str:
     """Models, clusters, devices and stacks, as `nest list` shows them."""
     from nest.inputs.catalog import SECTIONS
     from nest.report.catalog_text import catalog_rows, catalog_text
+    from nest.stacks.overview import overview
 
     parts = ["# Catalog entries", "", "What `nest list` prints; [how to read it](../catalog.md).",
              ""]
@@ -156,8 +146,16 @@ def catalog_page() -> str:
         parts += [f"- `{row['name']}`: {_plain(str(row.get('source') or ''))}"
                   for row in catalog_rows(section)]
         parts.append("")
-    return "\n".join(parts)
+    return "\n".join([*parts, "## What each stack can run", "", *map(_runs, overview()), ""])
 
+def _runs(row: tuple[str, ...]) -> str:
+    """What a stack can run, as `nest list stacks --details` shows it in full."""
+    from nest.stacks.overview import HEADS
+
+    software, stacks, *rest = row
+    said = [f"{head} {value}" for head, value in zip(HEADS[2:], rest, strict=True) if value != "-"]
+    names = ", ".join(f"`{name}`" for name in stacks.split(", "))
+    return f"- {software} ({names}): {_plain('; '.join(said))}"
 
 def support_page() -> str:
     """What prices of each stack, device and kind of model rest on, as `nest list support`."""
@@ -167,7 +165,6 @@ def support_page() -> str:
     return ("# Support matrix\n\nWhat prices of each stack, device and kind of model rest on, "
             "as `nest list support` prints it. [How to read it](../support.md).\n\n"
             f"```text\n{shown}\n```\n")
-
 
 def errors_page() -> str:
     """Errors of prices by group of runs, as `nest validate` computes them."""
@@ -181,13 +178,11 @@ def errors_page() -> str:
             "validate` prints them. [Accuracy](../accuracy.md) explains the columns.\n\n"
             f"```text\n{shown}\n```\n")
 
-
 def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
     found = [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows]
     if not found:
         return []
     return [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}", *found]
-
 
 def _plain(text: str) -> str:
     """A text of the program as one line of Markdown."""
@@ -195,7 +190,6 @@ def _plain(text: str) -> str:
     parts = re.split(r"(`[^`]*`)", words)
     return "".join(part if n % 2 else escape(part, quote=False).replace("*", r"\*").replace(
         "_", r"\_").replace("[", r"\[") for n, part in enumerate(parts))
-
 
 GENERATED = {
     "reference/support-matrix.md": ("Support matrix", support_page),
@@ -208,9 +202,7 @@ GENERATED = {
 FRONT = 2
 """The first generated pages stand on the front."""
 
-
 # ---------------------------------------------------------------- hook
-
 
 def sections(index: str) -> Iterator[tuple[str, list[dict[str, str]]]]:
     """Headings of docs/README.md, and the pages that each lists, in their order."""
@@ -220,7 +212,6 @@ def sections(index: str) -> Iterator[tuple[str, list[dict[str, str]]]]:
         if pages:
             yield part.splitlines()[0].strip(), pages
 
-
 def on_config(config: Any) -> Any:
     index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
     made = [{title: name} for name, (title, _) in GENERATED.items()]
@@ -228,7 +219,6 @@ def on_config(config: Any) -> Any:
     for heading, pages in sections(index):
         config.nav.append({heading: [*pages, *(made[FRONT:] if heading == "Reference" else [])]})
     return config
-
 
 def on_files(files: Any, config: Any) -> Any:
     from mkdocs.structure.files import File
@@ -242,7 +232,6 @@ def on_files(files: Any, config: Any) -> Any:
             r"\]\((?!https?:|#)([^)\s]*)\)", _from_root, text)))
     return files
 
-
 def _from_root(found: re.Match[str]) -> str:
     """A link of a page beside docs/, in the site."""
     name, hash_, part = found[1].partition("#")
@@ -251,7 +240,6 @@ def _from_root(found: re.Match[str]) -> str:
             ROOT / "docs" / place).exists()):
         return f"]({place}{hash_}{part})"
     return "](../" + name + ")"
-
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     def linked(found: re.Match[str]) -> str:

@@ -170,30 +170,7 @@ def test_commands_exist(document: str, line: str) -> None:
     assert given <= options | {"--help", "-h"}, f"{document}: {line}"
 
 
-# ---------------------------------------------------------------- catalog
-
-
-@pytest.mark.parametrize("kind", catalog.SECTIONS)
-def test_the_catalog_page_lists_everything(kind: Any) -> None:
-    page = text(ROOT / "docs" / "catalog.md")
-    assert [name for name in catalog.names(kind)
-            if not re.search(rf"(?:^|[`\s]){re.escape(name)}[`\s]", page)] == []
-
-
-@pytest.mark.parametrize("name", catalog.names("clusters"))
-def test_the_catalog_page_has_the_bandwidths_of_the_catalog(name: str) -> None:
-    lines = text(ROOT / "docs" / "catalog.md").splitlines()
-    first = next(n for n, line in enumerate(lines)
-                 if re.match(rf"{re.escape(name)}  +\S+  +\w+  ", line))
-    cluster = nest.load_cluster(name)
-    for line, level, nominal, resolved in zip(
-        lines[first:], cluster.levels, cluster.nominal_bandwidth, cluster.resolved_bandwidth,
-        strict=False,
-    ):
-        cells = re.split(" {2,}", line.strip())[-6:]
-        assert cells[0] == level.name
-        assert cells[2:5] == [
-            f"{nominal / 1e9:.4g}", f"{level.efficiency:g}", f"{resolved / 1e9:.4g}"]
+# ---------------------------------------------------------------- all pages
 
 
 def test_documents_hold_no_paths_of_a_machine() -> None:

@@ -49,7 +49,7 @@ def test_the_order_of_pages_is_that_of_the_index() -> None:
 @pytest.mark.parametrize(("make", "wanted"), [
     ("commands_page", ["## nest plan", "## nest sweep show", "`--global-batch`"]),
     ("files_page", ["## plan", "## cluster", "`global_batch`", "whole number", "required"]),
-    ("catalog_page", ["llama3-70b", "dgx-h100", "h100-sxm", "megatron-core"]),
+    ("catalog_page", ["llama3-70b", "dgx-h100", "h100-sxm", "megatron-core", "schedules 1f1b"]),
     ("support_page", ["megatron-core", "extrapolated"]),
 ])
 def test_generated_pages(make: str, wanted: list[str]) -> None:

@@ -12,15 +12,6 @@ from nest.inputs import catalog, load_stack
 from nest.inputs.capabilities import FIGURES
 from nest.stacks.overview import HEADS, overview
 
-PAGE = (Path(__file__).parents[2] / "docs" / "stacks.md").read_text(encoding="utf-8")
-
-
-def test_the_page_has_the_list_of_the_data() -> None:
-    for software, stacks, *rest in overview():
-        names = ", ".join(f"`{name}`" for name in stacks.split(", "))
-        parts = [f"{head} {value}" for head, value in zip(HEADS[2:], rest, strict=True)
-                 if value != "-"]
-        assert f"\n- {software} ({names}): {'; '.join(parts)}\n" in PAGE
 
 
 def test_an_overview_is_what_the_rules_say() -> None:
