@@ -88,6 +88,7 @@ def _default(one: Any) -> str:
 def files_page() -> str:
     """Fields of every document, of the schemas that `nest schema` prints."""
     from nest.cli.listing import DOCUMENTS, document
+    from nest.measured.validation.cells import COLUMNS, NEEDED
 
     parts = ["# Fields", "", "Every field of every document, from the schemas that `nest schema "
              "NAME` prints. [File formats](../formats.md) has examples.", ""]
@@ -105,6 +106,9 @@ def files_page() -> str:
                     (f"`{field}`", _type(about), _plain(about.get("description", "")),
                      "required" if field in needed else _json(about.get("default")))
                     for field, about in one["properties"].items())), ""]
+    columns = ((f"`{name}`", _plain(column.means), "required" if name in NEEDED else "")
+               for name, column in COLUMNS.items())
+    parts += ["## Table of runs", "", *_table(("column", "meaning", "default"), columns), ""]
     return "\n".join(parts)
 
 def _type(about: Mapping[str, Any]) -> str:
@@ -161,7 +165,7 @@ def support_page() -> str:
     """What prices of each stack, device and kind of model rest on, as `nest list support`."""
     from nest.report.catalog_text import support_text
 
-    shown = support_text(width=110, colour=False, unicode=True).rstrip()
+    shown = support_text(width=98, colour=False, unicode=True).rstrip()
     return ("# Support matrix\n\nWhat prices of each stack, device and kind of model rest on, "
             "as `nest list support` prints it. [How to read it](../support.md).\n\n"
             f"```text\n{shown}\n```\n")
@@ -172,7 +176,7 @@ def errors_page() -> str:
     from nest.report.validation_text import validation_text
 
     report = validation.score(validation.price(validation.read()))
-    shown = validation_text(report, "the runs of the catalog", width=110, colour=False,
+    shown = validation_text(report, "the runs of the catalog", width=98, colour=False,
                             unicode=True).rstrip()
     return ("# Errors by group\n\nPriced against measured step times of published runs, as `nest "
             "validate` prints them. [Accuracy](../accuracy.md) explains the columns.\n\n"
@@ -207,7 +211,7 @@ FRONT = 2
 def sections(index: str) -> Iterator[tuple[str, list[dict[str, str]]]]:
     """Headings of docs/README.md, and the pages that each lists, in their order."""
     for part in re.split(r"^## ", index, flags=re.MULTILINE)[1:]:
-        pages = [{title: OUTSIDE.get(target.removeprefix("../"), target)}
+        pages = [{title[:1].upper() + title[1:]: OUTSIDE.get(target.removeprefix("../"), target)}
                  for title, target in re.findall(r"\[([^\]]+)\]\(([^)#\s]+\.(?:md|ipynb))\)", part)]
         if pages:
             yield part.splitlines()[0].strip(), pages

@@ -19,7 +19,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "nest"
-FOLDERS = (ROOT, PACKAGE, ROOT / "tests", ROOT / "bench", ROOT / "docs")
+FOLDERS = (ROOT, PACKAGE, ROOT / "tests", ROOT / "bench", ROOT / "docs",
+           ROOT / "docs" / "site")
 """Where a path in a text may start; that of the text's own folder besides."""
 SOURCES = sorted(path for folder in (PACKAGE, ROOT / "tests", ROOT / "bench")
                  for path in folder.rglob("*.py"))

@@ -48,7 +48,8 @@ def test_the_order_of_pages_is_that_of_the_index() -> None:
 
 @pytest.mark.parametrize(("make", "wanted"), [
     ("commands_page", ["## nest plan", "## nest sweep show", "`--global-batch`"]),
-    ("files_page", ["## plan", "## cluster", "`global_batch`", "whole number", "required"]),
+    ("files_page", ["## plan", "## cluster", "`global_batch`", "whole number", "required",
+                    "`gbs_seqs`"]),
     ("catalog_page", ["llama3-70b", "dgx-h100", "h100-sxm", "megatron-core", "schedules 1f1b"]),
     ("support_page", ["megatron-core", "extrapolated"]),
 ])

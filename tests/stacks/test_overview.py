@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 from command_line import run
@@ -11,7 +10,6 @@ from command_line import run
 from nest.inputs import catalog, load_stack
 from nest.inputs.capabilities import FIGURES
 from nest.stacks.overview import HEADS, overview
-
 
 
 def test_an_overview_is_what_the_rules_say() -> None:
