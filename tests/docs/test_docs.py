@@ -195,7 +195,7 @@ def words_of(body: str) -> int:
 
 def by_hand(path: Path) -> str:
     """A page without commands, examples and output, and without what a named command writes."""
-    made = re.compile(r"<!-- python [^>]*-->.*?(?=<!-- by hand -->|\Z)", re.DOTALL)
+    made = re.compile(r"^<!-- python [^>]*-->.*?(?=^<!-- by hand -->|\Z)", re.DOTALL | re.MULTILINE)
     return made.sub("", re.sub(r"^```.*?^```", "", text(path), flags=re.DOTALL | re.MULTILINE))
 
 

@@ -33,6 +33,8 @@ def test_the_reference_has_every_public_name() -> None:
     names = [name for group in PAGES.API.values() for name in group]
     assert sorted(names) == sorted(nest.__all__)
     assert all(PAGES.home_of(name).startswith("nest.") for name in names)
+    listed = (DOCS / "releases.md").read_text(encoding="utf-8")
+    assert [name for name in names if f"`{name}`" not in listed] == []
 
 
 def test_the_order_of_pages_is_that_of_the_index() -> None:
