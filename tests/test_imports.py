@@ -17,6 +17,7 @@ SOURCE = ROOT / "src" / "nest"
 # Rows of the table, top to bottom. A part imports parts of the rows above its own, and itself.
 ROWS = (
     ("errors", "limits", "texts", "units"),
+    ("plugins",),
     ("schedules",),
     ("records",),
     ("inputs",),
@@ -155,7 +156,7 @@ def test_only_one_file_knows_the_kernels() -> None:
 def test_evaluation_shares_costs_and_schedules_with_the_search_and_nothing_else() -> None:
     used = {part(name) for name in reached("nest.evaluation.evaluate")} - {""}
     assert used == {"costs", "inputs", "errors", "schedules", "model", "limits", "evaluation",
-                    "stacks", "network", "texts", "units", "records"}  # the last: no prices
+                    "stacks", "network", "texts", "units", "plugins", "records"}  # no prices
 
 
 @pytest.mark.parametrize("module", [name for name in MODULES if part(name) == "planners"])

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from nest import texts
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Cluster",

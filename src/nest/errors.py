@@ -85,9 +85,9 @@ class UnsupportedError(NestError):
     problems : what it cannot express, a sentence each.
     """
 
-    def __init__(self, message: str, problems: tuple[str, ...]) -> None:
+    def __init__(self, message: str, problems: tuple[str, ...] = ()) -> None:
         super().__init__(message)
-        self.problems = _bounded(problems)
+        self.problems = _bounded(problems or (message,))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), (str(self), self.problems))

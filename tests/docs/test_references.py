@@ -19,13 +19,17 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "nest"
-FOLDERS = (ROOT, PACKAGE, ROOT / "tests", ROOT / "bench", ROOT / "docs")
+FOLDERS = (ROOT, PACKAGE, ROOT / "tests", ROOT / "bench", ROOT / "docs",
+           ROOT / "docs" / "site")
 """Where a path in a text may start; that of the text's own folder besides."""
 SOURCES = sorted(path for folder in (PACKAGE, ROOT / "tests", ROOT / "bench")
                  for path in folder.rglob("*.py"))
 DOCUMENTS = sorted([*(ROOT / "docs").glob("*.md"), *ROOT.glob("*.md")])
 
 OTHERS_FILES = frozenset({
+    # of a package that adds to NEST
+    "acme/__init__.py", "acme/code.py", "acme/entries/__init__.py", "__init__.py", "clusters/",
+    "models/",
     "count.py", "prepare.py", "train.py", "x.py",
     "megatron/core/pipeline_parallel/zerobubble/scheduler/zbv_greedy.py", "zerobubble/runtime.py",
     "zbv_greedy.py",
@@ -111,6 +115,8 @@ OTHERS_FILES = frozenset({
 })
 """Files of other projects, cited as sources, and files that are exported."""
 OTHERS_NAMES = frozenset({
+    # groups of entry points
+    "nest.catalog", "nest.exports", "nest.logs", "nest.networks", "nest.planners",
     # Alpa
     "allow_replicated_parameters", "cluster_jaxpr_by_cost", "DEFAULT_EPS",
     "force_batch_dim_to_mesh_dim", "generate_training_stages_2d", "get_grad_sync_channel_ids",
@@ -327,7 +333,8 @@ def stale(text: str, home: str, inside: str, beside: Path) -> Iterator[str]:
             yield f":`{name}`"
     text = ROLE.sub("", text)
     for name in NESTED.findall(text):
-        if not resolves(f"nest{name}") and name.rpartition(".")[2] not in SUFFIXES:
+        if not resolves(f"nest{name}") and name.rpartition(".")[2] not in SUFFIXES \
+                and f"nest{name}" not in OTHERS_NAMES:
             yield f"nest{name}"
     for name in PYTHON.findall(text):
         if name not in OTHERS_FILES and not exists(name, beside):

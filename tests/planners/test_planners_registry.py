@@ -11,12 +11,13 @@ import pytest
 from command_line import Files, run
 
 import nest
+from nest import plugins
 from nest.errors import InputError
 from nest.evaluation.even import even_configuration
 from nest.planners import planner, registered, usable
-from nest.planners import registry as registry_module
 from nest.planners.compare import compare
-from nest.planners.registry import GROUP, UnusablePlanner
+from nest.planners.registry import GROUP
+from nest.plugins import UnusablePlugin
 
 OWN = ["nest", "manual", "zero", "mcmc", "alpa", "phaze", "piper", "exhaustive"]
 CODE = '''
@@ -107,13 +108,13 @@ def test_own_planners_stand_in_the_project_file() -> None:
 
 def test_an_installation_has_them_in_its_metadata(install, monkeypatch, tmp_path):
     listed = [f"{name} = {one.target}" for name, one in registered().items()]
-    monkeypatch.setattr(registry_module, "SOURCE", tmp_path / "none")
+    monkeypatch.setattr(plugins, "SOURCE", tmp_path / "none")
     install(*sorted(listed), package="nest-planner")  # as a wheel has them
     assert [*registered()] == OWN and planner("zero").name == "zero"
 
 
 def test_an_installation_without_them_is_told(monkeypatch):
-    monkeypatch.setattr(registry_module, "_entries", lambda: iter(()))
+    monkeypatch.setattr(plugins, "entries", lambda group: iter(()))
     with pytest.raises(InputError, match="nest-planner registers none.*installed again"):
         registered()
 
@@ -151,10 +152,10 @@ def test_a_wrong_entry_is_told_once_and_breaks_nothing_else(install, files, line
     install(line)
     assert usable()[:8] == OWN
     other, = set(registered()) - set(OWN)
-    with pytest.raises(UnusablePlanner, match=said) as raised:
+    with pytest.raises(UnusablePlugin, match=said) as raised:
         planner(other)
     assert str(raised.value).startswith(f"planner: {other} of widest-planner 1.2 (")
-    assert "\n" not in str(raised.value) and "docs/planners.md" in str(raised.value)
+    assert "\n" not in str(raised.value) and "docs/extending.md" in str(raised.value)
     found = compare(*question(files), None, ["manual", other, "zero"])
     assert [one.feasible for one in found] == [True, False, True]
     assert found[1].reason == str(raised.value)
@@ -164,7 +165,7 @@ def test_two_packages_with_one_name_are_told(install):
     install("widest = widest_planner:Widest")
     install("widest = widest_planner:Widest", package="another")
     for name, also in (("widest", "widest-planner"), ("widest (widest-planner 1.2)", "another")):
-        with pytest.raises(UnusablePlanner, match=f"used: {also}.* has (a planner of )?this name"):
+        with pytest.raises(UnusablePlugin, match=f"used: {also}.* has (a planner of )?this name"):
             planner(name)
 
 

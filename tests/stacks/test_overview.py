@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 from command_line import run
@@ -11,16 +10,6 @@ from command_line import run
 from nest.inputs import catalog, load_stack
 from nest.inputs.capabilities import FIGURES
 from nest.stacks.overview import HEADS, overview
-
-PAGE = (Path(__file__).parents[2] / "docs" / "stacks.md").read_text(encoding="utf-8")
-
-
-def test_the_page_has_the_list_of_the_data() -> None:
-    for software, stacks, *rest in overview():
-        names = ", ".join(f"`{name}`" for name in stacks.split(", "))
-        parts = [f"{head} {value}" for head, value in zip(HEADS[2:], rest, strict=True)
-                 if value != "-"]
-        assert f"\n- {software} ({names}): {'; '.join(parts)}\n" in PAGE
 
 
 def test_an_overview_is_what_the_rules_say() -> None:

@@ -6,6 +6,7 @@ import json
 import platform
 import re
 import time
+import warnings
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, requires, version
@@ -41,7 +42,7 @@ def doctor(as_json: options.Json = False) -> None:
     Shows versions, threads, compiled code and extras. Ends with exit code 70 if the self-test
     fails.
     """
-    found = [*_versions(), *_compiled(), *_extras(), _self_test()]
+    found = [*_versions(), *_compiled(), *_extras(), *_added(), _self_test()]
     output.emit(json.dumps([line._asdict() for line in found], indent=2) if as_json
                 else _text(found))
     if not all(line.good for line in found):
@@ -106,6 +107,36 @@ def _installed(name: str) -> bool:
         return bool(version(name))
     except PackageNotFoundError:
         return False
+
+
+def _added() -> Iterator[Found]:
+    """What other packages add, and what of it cannot be used."""
+    from nest import plugins
+    from nest.frameworks.registry import TARGETS
+    from nest.frameworks.targets import TRACES
+    from nest.inputs import catalog
+    from nest.network.generators.text import NAMES
+
+    own = {plugins.NETWORKS: NAMES, plugins.EXPORTS: (*TARGETS, *TRACES)}
+    good, bad = [], []
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        catalog.refresh()
+        for section in catalog.SECTIONS:
+            catalog.names(section)
+    for group in plugins.GROUPS:
+        for one in plugins.registered(group, own.get(group, ())).values():
+            if one.package is None:
+                continue
+            try:
+                one.use(lambda _: None)
+                good.append(f"{one.name} of {one.package} ({group.removeprefix('nest.')})")
+            except plugins.UnusablePlugin as error:
+                bad.append(str(error))
+    if good:
+        yield Found("Added", ", ".join(good))
+    for text in dict.fromkeys([*bad, *(str(one.message) for one in told)]):
+        yield Found("Unusable", text)
 
 
 def _self_test() -> Found:

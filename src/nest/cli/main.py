@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Annotated, Any
@@ -25,7 +26,7 @@ from nest.cli.learning import following, learn
 from nest.cli.listing import schema, show
 from nest.cli.measured import calibrate, profile, validate
 from nest.cli.naming import App
-from nest.cli.output import UNWRITTEN, emit, say, tolerate, unwritten
+from nest.cli.output import UNWRITTEN, emit, note, say, tolerate, unwritten
 from nest.cli.plan import plan
 from nest.cli.plan_commands import diagnose, explain, export, replan, simulate
 from nest.cli.probe import probe
@@ -86,7 +87,9 @@ def main(
     tolerate()
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        code = program(words, prog_name=name, standalone_mode=False)
+        with warnings.catch_warnings():
+            warnings.showwarning = _noted
+            code = program(words, prog_name=name, standalone_mode=False)
         if code == INTERRUPTED:  # newer versions of Typer give the code for Ctrl-C
             raise KeyboardInterrupt
         return code if isinstance(code, int) else OK
@@ -99,6 +102,14 @@ def main(
         return INTERRUPTED
     except Exception as error:
         return _report(error, as_json="--json" in words or words[:2] == ["plan", "-"])
+
+
+def _noted(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+    """Warnings to users are notes; others keep their form."""
+    if category is UserWarning:
+        note([str(message)])
+    else:
+        say(warnings.formatwarning(message, category, *place[:2]).rstrip())
 
 
 def _report(error: Exception, as_json: bool) -> int:

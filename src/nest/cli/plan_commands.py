@@ -141,7 +141,8 @@ def export(
     file: options.PlanFile,
     target: Annotated[str, text(
         "What to write for: megatron, deepspeed, torchtitan, torchtitan-toml, fsdp2, "
-        "megatron-bridge, maxtext; or a step for a simulator: chakra (ASTRA-sim), simai.",
+        "megatron-bridge, maxtext; or a step for a simulator: chakra (ASTRA-sim), simai; or a name "
+        "that another package adds.",
         "TARGET", "--to")],
     folder: options.Folder,
     gpus_per_node: Annotated[int | None, options.number(

@@ -41,18 +41,18 @@ class StageTime(Written):
     offload: float = Field(0.0, description="waiting for activations to and from the host")
     zero: float = Field(description="ZeRO-2 and ZeRO-3 collectives that compute does not hide")
     handover: float = Field(description="round trip to the next stage")
-    total: float
+    total: float = Field(description="all of them")
 
 
 class StageMemory(Written):
     """Bytes on each device of a stage, by category; ``total`` is their sum."""
 
-    parameters: float
-    gradients: float
-    optimizer: float
+    parameters: float = Field(description="of the layers")
+    gradients: float = Field(description="of the parameters")
+    optimizer: float = Field(description="states and master copies")
     activations: float = Field(description="all micro-batches in flight, and work within a layer")
     buffers: float = Field(description="gathered parameters and unsharded gradients")
-    total: float
+    total: float = Field(description="all of them")
 
 
 class Stage(Written):
@@ -60,23 +60,23 @@ class Stage(Written):
 
     layers: Pair = Field(description="layers [i, j) of the chain")
     devices: Pair = Field(description="devices [k, k+a) of super-pipeline 0")
-    dp_in: int
-    tp: int
-    sp: bool
-    cp: int
-    cp_comm: str
+    dp_in: int = Field(description="data-parallel ranks inside")
+    tp: int = Field(description="tensor parallelism")
+    sp: bool = Field(description="sequence parallelism beside it")
+    cp: int = Field(description="context parallelism")
+    cp_comm: str = Field(description="how keys and values travel")
     cp_a2a: int = 1
-    ep: int
-    etp: int
-    zero: int
-    shard: str
-    recompute: str
-    recompute_modules: tuple[str, ...]
-    recompute_layers: int | None
+    ep: int = Field(description="expert parallelism")
+    etp: int = Field(description="tensor parallelism of experts")
+    zero: int = Field(description="ZeRO stage")
+    shard: str = Field(description="ranks that ZeRO shards over")
+    recompute: str = Field(description="what is recomputed")
+    recompute_modules: tuple[str, ...] = Field(description="of selective")
+    recompute_layers: int | None = Field(description="of full; null: all")
     chunks: tuple[Pair, ...] = Field(description="layers [i, j) of each virtual stage")
     in_flight: int = Field(description="micro-batches whose activations are held at once; with "
                            "vpp above 1, of one chunk")
-    time_s: StageTime
+    time_s: StageTime = Field(description="of a micro-batch, by cause")
     param_wait_s: float = Field(0.0, description="wait of the first micro-batch for "
                                 "parameters that are gathered after the optimizer, or by ZeRO-3, "
                                 "if it came at once")
@@ -84,8 +84,8 @@ class Stage(Written):
                                "does not hide")
     finish_s: float = Field(description="all after the last backward, if no other stage were "
                             "waited for: grad_sync_s, tied embeddings, optimizer")
-    memory_bytes: StageMemory
-    memory_limit_bytes: float
+    memory_bytes: StageMemory = Field(description="of a device, by use")
+    memory_limit_bytes: float = Field(description="of a device")
     logits_bytes: float = Field(0.0, description="of the activations, the head's and the loss's "
                                 "of one micro-batch, all of whose logits are there at once")
     host_bytes: float = Field(0.0, description="in the memory of the host, for each device")
@@ -99,15 +99,15 @@ class Stage(Written):
 class Parallelism(Written):
     """Properties that all stages share."""
 
-    pp: int
-    vpp: int
-    outer_dp: int
+    pp: int = Field(description="stages of the pipeline")
+    vpp: int = Field(description="chunks of a stage")
+    outer_dp: int = Field(description="replicas of the pipeline")
     micro_batch: int = Field(description="samples that a super-pipeline takes at once")
-    micro_batches: int
-    global_batch: int
-    devices_used: int
+    micro_batches: int = Field(description="of a replica and step")
+    global_batch: int = Field(description="samples of a step")
+    devices_used: int = Field(description="of the cluster")
     stride: int = Field(description="devices from one replica's first device to the next one's")
-    schedule: str
+    schedule: str = Field(description="order of the passes")
     group: int | None = Field(
         None, description="consecutive micro-batches of a virtual stage; null: pp"
     )
@@ -128,14 +128,14 @@ class Breakdown(Written):
     ``bubble`` is the extra time of the pipeline.
     """
 
-    forward: float
-    backward: float
-    recompute: float
-    tp: float
-    cp: float
-    ep: float
-    offload: float = 0.0
-    zero: float
+    forward: float = Field(description="computing forward")
+    backward: float = Field(description="computing backward")
+    recompute: float = Field(description="computing again")
+    tp: float = Field(description="tensor-parallel traffic")
+    cp: float = Field(description="context-parallel traffic")
+    ep: float = Field(description="traffic of experts")
+    offload: float = Field(0.0, description="waiting for the host")
+    zero: float = Field(description="gathers of ZeRO")
     bubble: float = Field(description="waiting for other stages and for hand-overs")
     finish: float = Field(description="gradients, optimizer and parameters after the pipeline")
 
@@ -150,16 +150,16 @@ class LeftOut(Written):
 class SearchReport(Written):
     """Statistics of the search."""
 
-    seconds: float
-    compile_seconds: float
-    threads: int
+    seconds: float = Field(description="of the search")
+    compile_seconds: float = Field(description="of compiling kernels before")
+    threads: int = Field(description="that searched")
     solved: int = Field(description="outer choices that a kernel worked on")
     pruned: int = Field(description="outer choices that a bound ruled out")
     cells: int = Field(description="cells of the dynamic program that held a label")
-    labels: int
-    transitions: int
+    labels: int = Field(description="partial plans that were kept")
+    transitions: int = Field(description="extensions that were tried")
     peak_bytes: int = Field(description="largest memory of the process so far")
-    space: Annotated[dict[str, str], Freeze]
+    space: Annotated[dict[str, str], Freeze] = Field(description="what was searched, by dimension")
     within_stack: bool = Field(
         False, description="only what the stack of the job can run was searched")
     left_out: tuple[LeftOut, ...] = Field(
@@ -264,9 +264,9 @@ class Plan(Shown):
     """A way to train, priced."""
 
     schema_: Annotated[str, Field(alias="schema", pattern=SCHEMAS)] = SCHEMA
-    step_time_s: Positive
-    samples_per_s: Positive
-    tokens_per_s: Positive
+    step_time_s: Positive = Field(description="of one training step")
+    samples_per_s: Positive = Field(description="of the whole cluster")
+    tokens_per_s: Positive = Field(description="of the whole cluster")
     mfu: float = Field(description="model FLOP of a step / (peak of all devices x step_time_s)")
     feasible: bool = Field(description="every device has the memory that it needs")
     problems: tuple[str, ...] = Field(description="shortages of memory, a sentence each")
@@ -299,13 +299,13 @@ class Plan(Shown):
         "that numbers its ranks stage by stage; null: no list is needed"
     )
     bottleneck: str = Field(description="what bounds the step, a sentence")
-    parallelism: Parallelism
+    parallelism: Parallelism = Field(description="how the whole is divided")
     layout: str | None = Field(
         None, description="Megatron-Core's text of the layers of all chunks; null: it has none"
     )
-    stages: tuple[Stage, ...]
+    stages: tuple[Stage, ...] = Field(description="first stage first")
     replicas: tuple[int, ...] = Field(description="first device of every super-pipeline")
-    breakdown_s: Breakdown
+    breakdown_s: Breakdown = Field(description="where the step goes; adds up to it")
     alternatives: tuple[Alternative, ...] = Field(
         (), description="the next best distinct plans, best first, where several were asked for"
     )
@@ -316,7 +316,7 @@ class Plan(Shown):
     better_batch: BetterBatch | None = Field(
         None, description="a batch that fits the devices better; null: none was found or looked for"
     )
-    search: SearchReport | None = None
+    search: SearchReport | None = Field(None, description="null: only priced")
     inputs: Inputs
 
     @property

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from nest import plugins
 from nest.errors import InputError, UnsupportedError, did_you_mean
 from nest.evaluation.plans import Plan
 from nest.frameworks.hosts import per_node, places
@@ -14,6 +16,9 @@ from nest.frameworks.target import refuse, sheet
 from nest.inputs.arguments import need, need_count, takes
 from nest.simulation import chakra, simai
 from nest.units import shorten
+
+_FILE = re.compile(r"[A-Za-z0-9_][\w.-]{0,99}")
+"""A file of an export of another package."""
 
 
 @takes(hosts="texts")
@@ -26,7 +31,8 @@ def export(
     Parameters
     ----------
     plan : one that ``target`` runs; what it cannot express is refused.
-    target : a name of ``nest.frameworks.targets.TARGETS``, such as "megatron", or of ``TRACES``.
+    target : a name of ``nest.frameworks.targets.TARGETS``, such as "megatron", of ``TRACES``, or of
+        an export that another package adds (`nest.plugins`).
     gpus_per_node : devices of a node; default: those of the innermost level of the cluster, or 4
         where that is a rack (more than 16 devices).
     launcher : what starts the processes: "torchrun", on each node; "deepspeed", "mpi" (Open MPI) or
@@ -51,11 +57,15 @@ def export(
     need_launcher(launcher)
     if gpus_per_node is not None:
         gpus_per_node = need_count("gpus_per_node", gpus_per_node)
-    if target in TRACES:
+    if target not in TARGETS:
         if hosts is not None or gpus_per_node is not None:
             raise InputError(f"hosts, gpus_per_node: got values with {target}; allowed: with "
                              "launch scripts only")
-        return {**TRACES[target](plan)}
+        if target in TRACES:
+            return {**TRACES[target](plan)}
+        added: dict[str, Any] = _added()[target].use(
+            lambda make: _files(make(plan)), (UnsupportedError,))
+        return added
     software = TARGETS[target]
     refuse(software, plan, target)
     cluster = plan.inputs.cluster
@@ -88,7 +98,31 @@ def need_target(target: object) -> None:
     ------
     InputError : it is none; lists those there are.
     """
-    _need("target", target, {**TARGETS, **TRACES})
+    own = {**TARGETS, **TRACES}
+    if target not in own:
+        _need("target", target, {**own, **_added()})
+
+
+def _added() -> dict[str, plugins.Registration]:
+    """Exports of other packages by name."""
+    return plugins.registered(plugins.EXPORTS, (*TARGETS, *TRACES))
+
+
+def _files(made: object) -> dict[str, str | bytes]:
+    """What an export of another package returns.
+
+    Raises
+    ------
+    ValueError : it is not files by name.
+    """
+    if not isinstance(made, Mapping) or not made:
+        raise ValueError(f"got {shorten(made)}; needed: texts or bytes by file name")
+    for name, text in made.items():
+        if not isinstance(name, str) or not _FILE.fullmatch(name) or not isinstance(
+                text, (str, bytes)):
+            raise ValueError(f"got {type(text).__name__} for {shorten(name)}; needed: texts or "
+                             "bytes by a file name without folders")
+    return {**made}
 
 
 def need_launcher(launcher: object) -> None:

@@ -238,11 +238,11 @@ def resolve_device(value: Any) -> Any:
     ValueError : an unknown catalog name; `Problems` with the field `base` if that has it.
     """
     if isinstance(value, str):
-        return catalog.load("devices", value)
+        return resolve_device(catalog.load("devices", value))
     if not isinstance(value, dict) or "base" not in value:
         return value
     with in_field("base"):
-        base = catalog.load("devices", value["base"])
+        base = resolve_device(catalog.load("devices", value["base"]))
     changes = {key: given for key, given in value.items() if key != "base"}
     for key, given in changes.items():
         if isinstance(given, dict) and isinstance(base.get(key), dict):

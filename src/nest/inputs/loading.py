@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from nest.errors import InputError
+from nest.inputs import catalog
 from nest.inputs.arguments import takes
 from nest.inputs.base import Description, noun_of
 from nest.inputs.cluster import Cluster, inner_sizes, size_template, without_sizes
@@ -151,6 +152,10 @@ def load_stack(source: Source | Stack) -> Stack:
         return source
     data, where, _ = FILES.entry(source, "stacks", "stack")
     return _validated(Stack, _resolved(resolve_stack, data, where), where)
+
+
+catalog.CHECKS.update({"models": load_model, "clusters": load_cluster, "devices": load_device,
+                       "stacks": load_stack})
 
 
 def load_job(source: Source | Job) -> Job:

@@ -50,7 +50,9 @@ class Catalog:
         source = check_source(source, noun)
         known = catalog.find(section, source) if isinstance(source, str) else None
         if known is not None:
-            return Entry(catalog.load(section, known), f"catalog {noun} {known}")
+            owner = catalog.owner_of(section, known)
+            return Entry(catalog.load(section, known),
+                         f"catalog {noun} {known}" + (f" of {owner}" if owner else ""))
         return self._other(source, section, noun)
 
     def _other(self, source: Text, section: Section, noun: str) -> Entry:

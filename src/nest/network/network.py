@@ -59,7 +59,7 @@ def load_network(
     without : parts that have failed, in the syntax of `nest.network.without`; several texts are
         joined. Those of a cluster with levels are named as in `nest.network.graph_of`.
     degrade : parts that are slow, applied after ``without``, in the syntax of
-    `nest.network.degrade`.
+        `nest.network.degrade`.
     device : type of all devices, a name, a file or a Device; None = that of the source. What stays
         of the other type's network is a warning (``UserWarning``).
     devices, filling : number of devices of a cluster with levels, and how many of each group, as in
@@ -166,12 +166,12 @@ def _graph(source: object, device: Device | None, sources: Catalog) -> Topology 
 
 
 def _unknown(name: Any, sources: Catalog) -> InputError:
-    from nest.network.generators.text import NAMES
+    from nest.network.generators.text import every_name
 
     known = catalog.suggestions("clusters", os.fspath(name))
     file = "" if sources is CATALOG else f"or a file ({', '.join((*SUFFIXES, *GRAPH_SUFFIXES))}); "
     return InputError(f"cluster: got {shorten(name)}; allowed: {known}; {file}or a network to "
-                      f"generate ({', '.join(NAMES)})")
+                      f"generate ({', '.join(every_name())})")
 
 
 def _from_file(path: str | os.PathLike[str], device: Device | None) -> Topology | None:

@@ -17,7 +17,8 @@ from nest.inputs.profile import Profile
 from nest.inputs.space import SearchSpace
 from nest.model.legality import sequence_problem, space_problems
 from nest.planners.prices import outside
-from nest.planners.registry import PlanningMethod, Registration, UnusablePlanner, named, registered
+from nest.planners.registry import PlanningMethod, made, named, registered
+from nest.plugins import Registration, UnusablePlugin
 from nest.stacks import choice_problems, settled
 
 
@@ -94,10 +95,10 @@ def compare(
 def _made(one: Registration, options: Mapping[str, Any]) -> PlanningMethod:
     """A planner; of another package, it is checked at every step."""
     if one.package is None:
-        return one.make(options)
+        return made(one, options)
     try:
-        return _Checked(one.name, one.make(options))
-    except UnusablePlanner as error:
+        return _Checked(one.name, made(one, options))
+    except UnusablePlugin as error:
         return _Checked(one.name, None, str(error))
 
 

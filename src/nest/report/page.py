@@ -36,6 +36,7 @@ class Page:
         self.width, self.unicode = width, unicode
         self._stream = io.StringIO()
         self._console = Console(
+            force_jupyter=False,  # a report is a text, and shows nothing by itself
             file=self._stream, width=UNLIMITED, force_terminal=colour, legacy_windows=False,
             color_system="standard" if colour else None, markup=False, highlight=False, emoji=False,
         )

@@ -12,7 +12,6 @@ import pytest
 
 from nest.errors import InputError
 from nest.measured import validation
-from nest.measured.validation import cells
 from nest.measured.validation.cells import precision, recompute
 from nest.measured.validation.translate import facts
 
@@ -412,11 +411,3 @@ def test_own_and_published_table_agree() -> None:
         assert row.predicted_s == other.predicted_s
         assert row.predicted_memory == other.predicted_memory
         assert row.run.measured_memory == other.run.measured_memory
-
-
-def test_the_document_names_every_column() -> None:
-    text = (Path(__file__).parents[3] / "docs" / "accuracy.md").read_text(encoding="utf-8")
-    section = text.partition("## Table of runs")[2].partition("\n## ")[0]
-    needed, _, optional = section.partition("Optional")
-    for listed, given in ((needed, cells.NEEDED), (optional, {*cells.COLUMNS} - {*cells.NEEDED})):
-        assert set(given) == set(re.findall(r"`(\w+)`", listed)) & set(cells.COLUMNS)

@@ -5,7 +5,8 @@
 >>> log.step_time_s, log.verdict, log.settings.configuration  # doctest: +SKIP
 
 `lines` reads a file of any size line by line; `printed` finds configurations, `scan` finds steps,
-memory and ends by `formats.yaml`; `run_log` puts them together. What a configuration means,
+memory and ends by `formats.yaml`; `added` asks readers of other packages; `run_log` puts them
+together. What a configuration means,
 :mod:`nest.frameworks.logs` knows; `table_row` makes a row of a table of runs of both.
 """
 

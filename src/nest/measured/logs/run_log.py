@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from nest import texts
 from nest.errors import InputError
+from nest.measured.logs.added import AddedLog, added_log
 from nest.measured.logs.lines import log_lines
 from nest.measured.logs.printed import Configurations, PrintedSettings
 from nest.measured.logs.scan import PrintedStep, Scan, intervals, table
@@ -157,7 +158,8 @@ def read(path: str | os.PathLike[str], **said: Any) -> RunLog:
     Parameters
     ----------
     path : of the log, a text of any size, of Megatron-LM and its forks, Megatron-Bridge, NeMo,
-        nanotron, torchtitan, MaxText, DeepSpeed, Hugging Face's Trainer or Axolotl.
+        nanotron, torchtitan, MaxText, DeepSpeed, Hugging Face's Trainer or Axolotl, or one that
+        the reader of another package knows.
     said : what the log does not say, arguments of :func:`nest.read` such as ``model`` or
         ``devices``; :attr:`RunLog.settings` takes them.
 
@@ -177,6 +179,8 @@ def read(path: str | os.PathLike[str], **said: Any) -> RunLog:
                  default=None)
     series = _longest(scan, chosen[0]) if chosen is not None else []
     if not (series or printed or scan.out_of_memory):
+        if (other := added_log(path)) is not None:
+            return _of_added(other, where, said)
         raise InputError(f"{where}: nothing found that training software prints: no configuration, "
                          "no time of a step, no lack of memory; allowed: a log of Megatron-LM, "
                          "Megatron-Bridge, NeMo, nanotron, torchtitan, MaxText, DeepSpeed, Hugging "
@@ -198,6 +202,24 @@ def read(path: str | os.PathLike[str], **said: Any) -> RunLog:
         reserved_by_rank={rank: round(size) for rank, size in scan.reserved.items()},
         out_of_memory=tuple(_distinct(scan.out_of_memory)), restarts=scan.attempt,
         ranks=len(scan.ranks), end=scan.end, device=scan.device, printed=tuple(printed),
+        notes=tuple(notes), said=said)
+
+
+def _of_added(log: AddedLog, where: str, said: Mapping[str, Any]) -> RunLog:
+    """What a reader of another package says, with the same steps left out."""
+    notes = [*log.notes]
+    steps, lines, first = _settled(
+        [[(seconds, 0) for seconds in log.steps]] if log.steps else [], notes)
+    return RunLog(
+        where=where, framework=log.framework, version=log.version,
+        verdict="out_of_memory" if log.out_of_memory else "ran" if len(steps) else "stopped",
+        steps=steps, lines=lines, first=first, repeated=0, tokens_per_s=None, flops_per_s=None,
+        allocated_by_rank=dict(log.allocated_by_rank.items()),
+        reserved_by_rank=dict(log.reserved_by_rank.items()),
+        out_of_memory=((None, None),) if log.out_of_memory else (), restarts=0,
+        ranks=len({*log.allocated_by_rank, *log.reserved_by_rank}), end="", device=log.device,
+        printed=tuple(PrintedSettings(kind, 0, settings)
+                      for kind, settings in log.printed.items()),
         notes=tuple(notes), said=said)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from nest import plugins
 from nest.errors import InputError, did_you_mean
 from nest.inputs import Device
 from nest.network.generators.composed import DataCentres, Mixed
@@ -22,6 +23,7 @@ from nest.network.generators.switched import (
     RailOptimized,
     SpineLeaf,
 )
+from nest.network.readers.format import topology_from
 from nest.network.topology import Topology
 from nest.units import shorten
 
@@ -42,9 +44,15 @@ FABRICS: dict[str, type[Generator]] = {
 NAMES = (*FABRICS, _MIXED, _CENTRES)
 
 
+def every_name() -> tuple[str, ...]:
+    """Names of generators, those of other packages last."""
+    return (*NAMES, *plugins.usable(plugins.NETWORKS, NAMES))
+
+
 def names_generator(text: str) -> bool:
     """Whether a text begins with the name of a generator, alone or with a colon behind."""
-    return text.partition(":")[0].strip() in NAMES
+    name = text.partition(":")[0].strip()
+    return name in NAMES or name in every_name()
 
 
 def parse_generator(text: str, device: Device | None = None) -> Topology:
@@ -82,8 +90,12 @@ def _parse(text: str, depth: int, device: Device | None) -> Topology:
             raise InputError(f"{name}: fabric: missing; needed: {needed}")
         centres = DataCentres.parse(given, name)
         return centres.topology(_parse(fabric, depth + 1, device))
-    raise InputError(f"network: got {shorten(name)}; {did_you_mean(name, NAMES)}allowed: "
-                     f"{', '.join(NAMES)}")
+    if (added := plugins.registered(plugins.NETWORKS, NAMES).get(name)) is not None:
+        made: Topology = added.use(
+            lambda make: topology_from(make(**given), name, device), (InputError,))
+        return made
+    raise InputError(f"network: got {shorten(name)}; {did_you_mean(name, every_name())}allowed: "
+                     f"{', '.join(every_name())}")
 
 
 def _fields(name: str, text: str) -> dict[str, Any]:

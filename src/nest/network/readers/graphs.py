@@ -93,7 +93,7 @@ class DeviceTypes:
             if known is None:
                 hint = catalog.suggestions("devices", name)
                 raise ValueError(f"got {shorten(name)}; allowed: {hint}")
-            self._found[name] = Device.parse(catalog.load("devices", known), known)
+            self._found[name] = Device.parse(resolve_device(known), known)
         return self._found[name]
 
 
