@@ -66,7 +66,8 @@ def test_separate_adapters_of_queries_keys_and_values() -> None:
 
 
 def test_a_gated_mlp_has_an_adapter_for_each_half() -> None:
-    gated = block(model(gated=True, trainable={"lora": {"rank": 8, "targets": "gate_proj,up_proj"}}))
+    halves = {"rank": 8, "targets": "gate_proj,up_proj"}
+    gated = block(model(gated=True, trainable={"lora": halves}))
     assert gated.trained == 2 * 8 * (H + FF)
     fused = block(model(gated=True, trainable={"lora": {"rank": 8, "targets": "linear_fc1"}}))
     assert fused.trained == 8 * (H + 2 * FF)

@@ -172,6 +172,33 @@ class ProblemOptions:
     job: Annotated[str | None, text("File with the job; options override it.", "FILE")] = None
     profile: Annotated[str | None, text(
         "File with measured layers; replaces MODEL.", "FILE")] = None
+    lora_rank: Annotated[int | None, number(
+        "Train adapters of this rank (LoRA); all else is frozen.", "R")] = None
+    lora_targets: Annotated[str | None, text(
+        "Modules with adapters, such as linear_qkv or q_proj,v_proj; default all-linear.",
+        "NAMES")] = None
+    trained: Annotated[str | None, text(
+        "Train these parts alone, such as projector, head or biases; with --lora-rank them too.",
+        "PARTS")] = None
+    trained_layers: Annotated[str | None, text(
+        "Transformer layers, from 0, such as 16..31, that --trained and --lora-rank mean; default: "
+        "all.", "SET")] = None
+    frozen_precision: Annotated[str | None, text(
+        "Number format in which frozen weights are kept, such as nf4 (QLoRA); default: as products "
+        "take them.", "NAME")] = None
+
+    def _as_trained(self, model: Model) -> Model:
+        """The model, with what options say is trained; they replace what it says itself."""
+        from nest.inputs.trainable import Trainable
+
+        lora = {"rank": self.lora_rank, "targets": self.lora_targets}
+        own = {"lora": {name: value for name, value in lora.items() if value is not None},
+               "parts": self.trained, "layers": self.trained_layers,
+               "frozen_precision": self.frozen_precision}
+        found = {name: value for name, value in own.items() if value not in (None, {})}
+        if not found:
+            return model
+        return model.replace(trainable=Trainable.parse(found, f"{COMMAND_LINE}: trainable"))
 
     def subject_and_cluster(self, names: Sequence[str]) -> tuple[Model | Profile, Cluster]:
         """What is trained and where, from the positional arguments too.
@@ -198,7 +225,7 @@ class ProblemOptions:
             raise InputError(f"--as: got {self.as_type[:60]!r}; allowed: nothing with --profile")
         subject: Model | Profile
         subject = (load_profile(self.profile) if self.profile is not None
-                   else load_model(names[0], self.as_type))
+                   else self._as_trained(load_model(names[0], self.as_type)))
         with warnings.catch_warnings(record=True) as notes:
             warnings.simplefilter("always", UserWarning)
             cluster = load_network(

@@ -242,8 +242,8 @@ def _gemm(
     if op.split in EXPERT and machine.stack.fused_experts:
         return ahead, data + weight
     gradient = np.where(depth > 0, width, 0.0)  # a table of embeddings is looked up
-    return (ahead + cast_seconds(machine, count * rows * depth),
-            data + weight + cast_seconds(machine, count * rows * gradient))
+    return (ahead + cast_seconds(machine, count * rows * depth, op.fixed),
+            data + weight + cast_seconds(machine, count * rows * gradient, op.fixed))
 
 
 def parameters_of(op: Operator, c: Body | State, ranks: Array) -> Array:

@@ -275,6 +275,8 @@ def _beyond(
         yield "a mixture of experts"
     if question.pp > 1 and not scope.pipelines:
         yield "a pipeline"
+    if chain.model is not None and chain.model.trainable is not None:
+        yield "frozen parameters"
     if chain.profile is not None:
         yield "a measured profile instead of a model"
 

@@ -102,6 +102,9 @@ FIGURES: Mapping[str, Figure] = {
     "vision": Figure("the model has an image tower", YES_NO),
     "tied": Figure("embedding and head share a table", YES_NO),
     "kv_heads": Figure("key-value heads"),
+    "trains": Figure("what is trained: all, parts (or biases), adapters (lora), or adapters beside "
+                     "weights kept in 4 bits or int8 (qlora)", ("all", "parts", "lora", "qlora")),
+    "lora_rank": Figure("rank of adapters; 0: there are none"),
     "block": Figure("devices of a stage", staged=True),
     "dp_in": Figure("data parallel degree inside a block", staged=True),
     "tp": Figure("tensor parallel degree", staged=True),

@@ -51,7 +51,8 @@ ZERO_STAGES = (0, 1, 2, 3)
 ZeroStage = Annotated[Whole, Field(ge=0, le=3)]
 LogitBytes = Annotated[Number, Field(ge=0, le=100)]
 
-FULL_TRAINING = "NEST prices the training of all parameters, without adapters or frozen parts"
+TRAINABLE = ("what is trained is `trainable` of the model (adapters: --lora-rank, parts: "
+             "--trained, 4-bit weights: --frozen-precision)")
 
 
 def is_adapter(text: object) -> bool:
@@ -63,7 +64,7 @@ def is_adapter(text: object) -> bool:
 def _no_adapter(value: object) -> object:
     if is_adapter(value):
         raise ValueError(f"got {shorten(value)}; allowed: adam, sgd, sgd-momentum or muon: "
-                         f"{FULL_TRAINING}")
+                         f"{TRAINABLE}")
     return value
 
 

@@ -51,6 +51,10 @@ STORED: MappingProxyType[str, float] = MappingProxyType({
 (QLoRA, arXiv:2305.14314, section 3: 0.127 bits a parameter)."""
 
 
+PACKED = ("nf4", "fp4", "int8")
+"""Formats of bitsandbytes."""
+
+
 def _listed(value: object) -> object:
     return tuple(part.strip() for part in value.split(",")) if isinstance(value, str) else value
 

@@ -9,6 +9,7 @@ from itertools import pairwise
 from nest.inputs.configuration import Configuration, StageConfiguration
 from nest.inputs.job import Job
 from nest.inputs.offload import Offload
+from nest.inputs.trainable import PACKED, Trainable
 from nest.model import Chain
 from nest.model.schedules import group_of, missing
 from nest.schedules.registry import position
@@ -76,7 +77,16 @@ def model_figures(chain: Chain, job: Job) -> Figures:
         "vision": _yes(model is not None and model.vision is not None),
         "tied": _yes(model is not None and model.tied_embeddings),
         "kv_heads": 0 if model is None else model.kv_heads,
+        **_trained(None if model is None else model.trainable),
     }
+
+
+def _trained(trainable: Trainable | None) -> Figures:
+    """Figures of what is trained."""
+    if trainable is None or trainable.lora is None:
+        return {"trains": "all" if trainable is None else "parts", "lora_rank": 0}
+    packed = trainable.frozen_precision in PACKED
+    return {"trains": "qlora" if packed else "lora", "lora_rank": trainable.lora.rank}
 
 
 def _yes(flag: bool) -> str:
