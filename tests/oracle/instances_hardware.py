@@ -180,6 +180,8 @@ def random_job(rng: Random, theme: str) -> Job:
         optimizer=rng.choice((
             "adam", last.choice(("adam", "muon")), "sgd", "sgd-momentum")),
         stack=stack | {
+            "loss": Random(repr(stack) + "loss").choice(
+                ("whole", "whole", "whole", "whole", "chunks", "liger", "cut")),
             "receives_all": Random(repr(stack) + "receives").random() < 0.2,
             "late_reduction": Random(repr(stack) + "late").random() < 0.3,
             "master_copy": stack["master_remainders"] or stack.get("fp32_shards", False)

@@ -333,7 +333,7 @@ class SpaceOptions:
 
     cuda_graphs: Annotated[str | None, set_of(
         "CUDA graphs of nothing (none), parts of layers (layers) or the whole step (step); default "
-        "of this and the next six: all that the stack has on the devices.")] = None
+        "of this and the next seven: all that the stack has on the devices.")] = None
     dispatcher: Annotated[str | None, set_of(
         "How tokens reach experts: alltoall, allgather, deepep, hybridep.")] = None
     fused_experts: Annotated[str | None, set_of(
@@ -344,6 +344,9 @@ class SpaceOptions:
         "ZeRO gathers parameters in 8 bits: true, false.")] = None
     tp_overlap: Annotated[str | None, set_of(
         "Tensor-parallel traffic overlaps with products: true, false.")] = None
+    loss: Annotated[str | None, set_of(
+        "How the loss runs: whole, or with the head in chunks, as liger, or as cut "
+        "cross-entropy.")] = None
 
     def described(self) -> SearchSpace:
         """The search space of the file, of the sets, or of both; sets win.

@@ -17,6 +17,7 @@ import numpy as np
 
 from nest.costs.choices import CORE_ATTN, NORM, Body, StageSetting
 from nest.costs.compute import Array
+from nest.costs.loss import FORMS, parts
 from nest.costs.operators import (
     OperatorShare,
     keys_bytes,
@@ -59,9 +60,12 @@ def saved_bytes(
         if op.loss:
             # The stack's figures are those of 16-bit training.
             logits = rows * padding * op.width * element / 2.0
-            each = stack.loss_kept * op.width * element / 2.0
+            form = FORMS[stack.loss]
+            each = form.keeps * stack.loss_kept * op.width * element / 2.0
             peak = np.where(c.tp > 1, stack.loss_peak_split, stack.loss_peak)
-            live = np.maximum(live, (peak - stack.loss_kept) * logits)
+            at_once = parts(stack, seen, op.width * padding / ranks, float(layer.hidden))
+            running = (peak - form.keeps * stack.loss_kept) * logits / at_once * (not form.again)
+            live = np.maximum(live, running + form.gradient * seen * layer.hidden)
         held = {bits: share * rows * padding * each
                 for bits, share in parts_of(op, op.dropped, s)}
         for bits, size in held.items() if op.offloaded in s.away.modules else ():

@@ -24,6 +24,7 @@ from nest.costs.compute import (
     memory_seconds,
     scores_seconds,
 )
+from nest.costs.loss import FORMS, parts
 from nest.costs.memory import recipe
 from nest.model import EXPERT, Layer, Operator, Traffic
 
@@ -155,8 +156,11 @@ def compute_seconds(
         else:
             seconds = copy_seconds if op.long else memory_seconds
             scale = rows / ranks * padding * s.machine.element
-            ahead = seconds(s.machine, op.forward_elements * scale)
-            back = seconds(s.machine, op.backward_elements * scale)
+            moved, form = (op.forward_elements, op.backward_elements), FORMS[s.machine.stack.loss]
+            if op.loss and form.moved is not None:
+                moved = form.moved[0] * op.width, form.moved[1] * op.width
+            ahead = seconds(s.machine, moved[0] * scale)
+            back = seconds(s.machine, moved[1] * scale)
         for bits, share in parts_of(op, op.again, s):
             again[bits] = again.get(bits, 0.0) + share * ahead
         backward = backward + back
@@ -235,10 +239,15 @@ def _gemm(
         ahead = grouped_seconds(machine, rows, width, depth, *each)
         data = grouped_seconds(machine, rows, depth, width, *each)
     else:
+        if op.logits:
+            split = parts(s.machine.stack, rows, width, float(op.depth))
+            count, rows = count * split, rows / split
         derate = _derate(op, machine)
         ahead = gemm_seconds(machine, rows, width, depth, count, alone=False, derate=derate)
         data = gemm_seconds(machine, rows, depth, width, count, alone=False, derate=derate)
     ahead, data = ahead + unpacked, data + unpacked
+    if op.logits and FORMS[s.machine.stack.loss].again:
+        data = data + ahead
     if op.split in EXPERT and machine.stack.fused_experts:
         return ahead, data + weight
     gradient = np.where(depth > 0, width, 0.0)  # a table of embeddings is looked up
@@ -282,6 +291,9 @@ def weight_seconds(
         assert layer.experts is not None
         return grouped_seconds(
             machine, width, depth, rows, count, added, float(layer.experts.ffn))
+    if op.logits:
+        split = parts(s.machine.stack, rows, width, float(op.depth))
+        count, rows = count * split, rows / split
     return gemm_seconds(
         machine, width, depth, rows, count, alone=False, derate=_derate(op, machine))
 

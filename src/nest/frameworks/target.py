@@ -23,8 +23,8 @@ from nest.units import format_seconds, shorten
 
 Files = dict[str, str]
 LAUNCH = "launch.sh"
-_STATES = {"moment_dtype": "fp32", "master_copy": "true"}
-"""What optimizers keep of parameters in 16 bits, as files are written."""
+_STATES = {"moment_dtype": "fp32", "master_copy": "true", "loss": "whole"}
+"""What optimizers keep of parameters in 16 bits, and how the loss runs, as files are written."""
 PLAIN: Mapping[str, object] = {
     "relative_positions": 0, "token_types": 0, "layer_norms": 2, "final_norm": True,
     "embedding_norm": False, "head_transform": False, "head_bias": False, "pooler": False,

@@ -241,7 +241,7 @@ def head(model: Model) -> Layer:
     # The product is not a layer of Transformer Engine: it stays in 16 bit.
     first = [
         Operator("logits", "gemm", "column", width=vocab, depth=h, padded=True, bf16=True,
-                 parameters=vocab * h + bias),
+                 logits=True, parameters=vocab * h + bias),
         Operator("head_input", "memory", "sequence", saved_elements=h, product_input=True),
         Operator("loss", "memory", "column", width=vocab, padded=True, forward_elements=5 * vocab,
                  backward_elements=3 * vocab, saved_elements=3 * vocab, loss=True),

@@ -68,6 +68,8 @@ class Operator:
     them; ``None``: none, all stay as they are."""
     wide_elements: float = 0.0
     """Those that are kept in 16 bit all the same."""
+    logits: bool = False
+    """gemm: the loss reads its output alone."""
     loss: bool = False
     """memory: the loss over ``width`` logits per token; the stack determines the part that is kept,
     and ``saved_elements`` are at most those of Megatron-Core."""

@@ -62,7 +62,7 @@ def model_figures(chain: Chain, job: Job) -> Figures:
     model, experts = chain.model, chain.experts is not None
     return {
         "precision": job.precision, "optimizer": job.optimizer,
-        "cuda_graphs": job.stack.cuda_graphs,
+        "cuda_graphs": job.stack.cuda_graphs, "loss": job.stack.loss,
         **{name: _yes(getattr(job.stack, name)) for name in (
             "fp8_attention", "fp8_head", "fp8_gather")},
         "fused_experts": _yes(experts and job.stack.fused_experts),
