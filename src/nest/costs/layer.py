@@ -167,6 +167,8 @@ def body_costs(layer: Layer, c: Body, s: StageSetting) -> BodyCosts:
         moved = {bits: s.away.layers * held for bits, held in saved.items()}
     gone = np.zeros(kept.shape) + sum(
         wide(size) * (policy & bits == 0) * ~full for bits, size in moved.items())
+    sent = wide(inputs) * full * s.away.checkpoints
+    gone = gone + sent
     kept = kept - gone
     whole = np.ones(policy.shape)
     tp_backward = wide(tp[1]) + np.where(full, wide(tp[2]), wide(tp[0]) * (
@@ -195,6 +197,11 @@ def body_costs(layer: Layer, c: Body, s: StageSetting) -> BodyCosts:
         wait = waiting(s.machine, away, forward + tp[0] + cp[0] + ep[0])
         wait_back = waiting(s.machine, wide(away), backward + repeated + tp_backward + cp_backward
                             + ep_backward)
+    if s.away.checkpoints:
+        # Both ways, as part of the backward pass: a forward pass knows no policy.
+        wait_back = full * (waiting(s.machine, sent, wide(forward + tp[0] + cp[0] + ep[0]))
+                            + waiting(s.machine, sent, backward + repeated + tp_backward
+                                      + cp_backward + ep_backward))
     return BodyCosts(
         forward=wide(forward) * whole,
         backward=backward,
@@ -211,7 +218,7 @@ def body_costs(layer: Layer, c: Body, s: StageSetting) -> BodyCosts:
         ep_backward=ep_backward,
         activations=kept * whole,
         # What moves of one more layer is on its way back.
-        work=wide(live) + everything - kept + wide(away),
+        work=wide(live) + everything - kept + wide(away) + sent,
         offload_forward=wide(wait) * whole,
         offload_backward=wait_back * whole,
         host_activations=gone * whole,

@@ -24,7 +24,7 @@ from nest.inputs.base import (
     at_most,
     in_field,
 )
-from nest.inputs.offload import OFFLOAD_MODULES
+from nest.inputs.offload import CHECKPOINTS, OFFLOAD_MODULES
 from nest.inputs.space import (
     LARGEST,
     MODULES,
@@ -91,7 +91,7 @@ FIGURES: Mapping[str, Figure] = {
     "offload_optimizer": Figure("percentage of the optimizer's states in the memory of the hosts"),
     "offload_layers": Figure("transformer layers whose activations are in the memory of the hosts"),
     "offload_modules": Figure("modules whose activations are in the memory of the hosts",
-                              ("none", *OFFLOAD_MODULES)),
+                              ("none", *OFFLOAD_MODULES, CHECKPOINTS)),
     "dispatcher": Figure("how tokens reach their experts; models without experts have none", (
         *get_args(Dispatcher), "none")),
     "capacity": Figure("how experts of limited capacity are filled, or that none is",

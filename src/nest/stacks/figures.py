@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from nest.inputs.configuration import Configuration, StageConfiguration
 from nest.inputs.job import Job
-from nest.inputs.offload import Offload
+from nest.inputs.offload import CHECKPOINTS, Offload
 from nest.inputs.trainable import PACKED, Trainable
 from nest.model import Chain
 from nest.model.schedules import group_of, missing
@@ -54,7 +54,7 @@ def offload_figures(text: str) -> Figures:
     """Figures of what is kept in the memory of the hosts."""
     found = Offload.of(text)
     return {"offload_optimizer": math.ceil(100 * found.optimizer), "offload_layers": found.layers,
-            "offload_modules": found.modules or ("none",)}
+            "offload_modules": (*found.modules, *[CHECKPOINTS] * found.checkpoints) or ("none",)}
 
 
 def model_figures(chain: Chain, job: Job) -> Figures:
