@@ -1,8 +1,8 @@
 """Seconds and bytes: one plain function for each term, with its source.
 
 `compute` (products, attention, memory-bound kernels), `network` (collectives, groups, links),
-`memory` (bytes of a parameter), `muon` (its matrices) and `host` (what is kept there) are the
-terms; `choices` turns degrees of parallelism into arrays; `operators`, `activations` (with
+`memory` (bytes of a parameter), `muon` (its matrices), `loss` (its forms) and `host` (what is kept
+there) are the terms; `choices` turns degrees of parallelism into arrays; `operators`, `activations` (with
 backwards in two parts) and `traffic` (tensor, context, expert parallel) apply them to a layer, and
 `layer` adds them up, under many configurations at once; `zero` does so for parameters, gradients
 and optimizer states; `stage` for the layers of a stage, with the overlap of traffic and compute;
