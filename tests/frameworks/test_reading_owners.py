@@ -344,7 +344,7 @@ def test_arguments_of_the_trainer(data: dict[str, Any], tmp_path: Path) -> None:
     (AXOLOTL, "adapter", "llama-adapter", "adapter: got 'llama-adapter'; allowed: none, lora, ql"),
     (AXOLOTL, "adapter", "lora", "lora_target_modules: missing; needed: modules with adapters"),
     (AXOLOTL, "load_in_8bit", True, "load_in_8bit: got True; allowed: False"),
-    (AXOLOTL, "optimizer", "adamw_bnb_8bit", "--optim: got 'adamw_bnb_8bit'; allowed: adamw_"),
+    (AXOLOTL, "optimizer", "lomo", "--optim: got 'lomo'; allowed: adamw_"),
     (LLAMA_FACTORY, "deepspeed", "other/ds_z9.json", "'other/ds_z9.json' is not beside the file"),
     (LLAMA_FACTORY, "deepspeed", "../../../etc/passwd", "is not beside the file"),
     (LLAMA_FACTORY, "deepspeed", None, "deepspeed: got None; allowed: a JSON of DeepSpeed"),

@@ -177,8 +177,9 @@ def random_job(rng: Random, theme: str) -> Job:
         precision=rng.choice((
             "bf16", "bf16", "fp16", "fp32",
             last.choice(("fp8", "fp8-delayed", "fp8-blockwise", "mxfp8", "nvfp4")))),
-        optimizer=rng.choice((
-            "adam", last.choice(("adam", "muon")), "sgd", "sgd-momentum")),
+        optimizer=Random(repr(stack) + "low").choice(8 * (rng.choice((
+            "adam", last.choice(("adam", "muon")), "sgd", "sgd-momentum")),)
+            + ("adam-8bit", "adafactor")),
         stack=stack | {
             "loss": Random(repr(stack) + "loss").choice(
                 ("whole", "whole", "whole", "whole", "chunks", "liger", "cut")),

@@ -358,6 +358,15 @@ def test_what_a_stack_trains(stack: str, trainable: dict[str, Any], said: str | 
     assert own is None if said is None else own is not None and own.startswith(said)
 
 
+@pytest.mark.parametrize("stack", ["megatron-core", "megatron-bridge", "torchtitan", "maxtext",
+                                   "megatron-deepspeed", "llm-foundry", "fsdp", "deepspeed"])
+def test_which_stacks_have_optimizers_of_few_bits(stack: str) -> None:
+    job = job_of(stack, optimizer="adam-8bit")
+    found = {one.field for one in not_runnable(
+        build_chain(MODELS["llama3-70b"]), job, configured(job, "llama3-70b"))}
+    assert ("optimizer" in found) is (stack not in ("fsdp", "deepspeed"))
+
+
 def test_tensor_parallelism_divides_the_rank() -> None:
     model, job = MODELS["llama3-70b"].replace(trainable=LORA), job_of("megatron-bridge")
     for tp, rules in ((4, []), (8, ["lora-rank"])):

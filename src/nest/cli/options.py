@@ -150,7 +150,7 @@ class ProblemOptions:
         "bf16 (default), fp16, fp32, fp8, fp8-delayed, fp8-blockwise, mxfp8 or nvfp4.",
         "NAME")] = None
     optimizer: Annotated[str | None, text(
-        "adam (default), sgd, sgd-momentum or muon.", "NAME")] = None
+        "adam (default), sgd, sgd-momentum, muon, adam-8bit or adafactor.", "NAME")] = None
     memory_margin: Annotated[float | None, fraction(
         "Share of each device's memory that no plan may use; default 0.1.")] = None
     routing: Annotated[str | None, text(

@@ -25,6 +25,8 @@ Files = dict[str, str]
 LAUNCH = "launch.sh"
 _STATES = {"moment_dtype": "fp32", "master_copy": "true", "loss": "whole"}
 """What optimizers keep of parameters in 16 bits, and how the loss runs, as files are written."""
+LOW_BIT = ("adam-8bit", "adafactor")
+"""Optimizers that keep little, of programs of their own."""
 PLAIN: Mapping[str, object] = {
     "relative_positions": 0, "token_types": 0, "layer_norms": 2, "final_norm": True,
     "embedding_norm": False, "head_transform": False, "head_bias": False, "pooler": False,
@@ -111,6 +113,9 @@ def _reasons(target: Target, plan: Plan) -> Iterator[str]:
         if plan.inputs.model.trainable is not None and not target.adapters:
             yield ("model.trainable: no setting of adapters or frozen parts is written; allowed: "
                    "null, or the stack megatron-bridge, whose adapters are")
+        if plan.inputs.job.optimizer in LOW_BIT:
+            yield (f"job.optimizer {plan.inputs.job.optimizer}: what asks for it is not written; "
+                   "allowed: adam, sgd, sgd-momentum, muon")
         yield from (f"stack.{name} {given}: what asks for it is not written; allowed: {usual}"
                     for name, usual in _STATES.items()
                     if (given := f"{getattr(plan.inputs.job.stack, name)}".lower()) != usual)

@@ -1,6 +1,6 @@
 """Descriptions that a user writes, and how they are read from files.
 
-Frozen classes, validated once: `model` (with `layers`), `cluster` (with `device`, `links`,
+Frozen classes, validated once: `model` (with `layers`, and `trainable`: what is trained), `cluster` (with `device`, `links`,
 `link_kinds` and `filling`: which devices of a group are used), `job` (with the stack, and
 `capabilities`: what it can run), `formats` (number formats of products), `space` (bounds of a
 search), `offload` (what is kept in the memory of the hosts), `choices` (values of a stack that a

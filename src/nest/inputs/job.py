@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -63,7 +63,7 @@ def is_adapter(text: object) -> bool:
 
 def _no_adapter(value: object) -> object:
     if is_adapter(value):
-        raise ValueError(f"got {shorten(value)}; allowed: adam, sgd, sgd-momentum or muon: "
+        raise ValueError(f"got {shorten(value)}; allowed: {', '.join(get_args(Optimizer))}: "
                          f"{TRAINABLE}")
     return value
 

@@ -46,7 +46,7 @@ Dispatcher = Literal["alltoall", "allgather", "deepep", "hybridep"]
 Capacity = Literal["none", "limited", "padded"]
 """How experts of limited capacity are filled; none: there is no limit."""
 Preference = Literal["fastest", "measured"]
-Optimizer = Literal["adam", "sgd", "sgd-momentum", "muon"]
+Optimizer = Literal["adam", "sgd", "sgd-momentum", "muon", "adam-8bit", "adafactor"]
 CpComm = Literal["p2p", "a2a", "all_gather", "a2a+p2p"]
 Shard = Literal["dp", "dp_in"]
 
