@@ -242,5 +242,5 @@ def test_optimizers_of_few_bits(optimizer: str, stack: dict[str, Any], states: f
     more = 8.0 if optimizer == "adafactor" else 0.0
     held = 4.0 if stack.get("master_copy", True) else 0.0
     # Gradient, copy or parameter read and written, states twice, parameter written.
-    own = (4.0 if held else 2.0) + 2.0 * (held or 2.0) + 2.0 * (states - held) + (2.0 if held else 0.0)
-    assert found.update == own + more
+    own = 4.0 + 8.0 + 2.0 if held else 2.0 + 4.0
+    assert found.update == own + 2.0 * (states - held) + more
