@@ -228,3 +228,19 @@ def test_a_margin_in_percent() -> None:
     assert Job(global_batch=1, seq_len=1, memory_margin="5%").memory_margin == 0.05
     with pytest.raises(InputError, match="memory_margin: got 1.0; allowed: below 1|memory_margin"):
         Job(global_batch=1, seq_len=1, memory_margin="100%")
+
+
+@pytest.mark.parametrize(("optimizer", "stack", "states"), [
+    ("adam", {}, 12.0), ("adam-8bit", {}, 4.0 + 2.0 * (1.0 + 4.0 / 256.0)), ("adafactor", {}, 4.0),
+    ("adam-8bit", {"master_copy": False}, 2.0 * (1.0 + 4.0 / 256.0)),
+    ("adafactor", {"master_copy": False}, 0.0),
+    ("adam-8bit", {"moment_dtype": "bf16"}, 4.0 + 2.0 * (1.0 + 4.0 / 256.0))])
+def test_optimizers_of_few_bits(optimizer: str, stack: dict[str, Any], states: float) -> None:
+    found = recipe(Job(global_batch=1, seq_len=8, optimizer=optimizer, stack={
+        "base": "fsdp", "fp32_shards": False, **stack}))
+    assert found.optimizer == states
+    more = 8.0 if optimizer == "adafactor" else 0.0
+    held = 4.0 if stack.get("master_copy", True) else 0.0
+    # Gradient, copy or parameter read and written, states twice, parameter written.
+    own = 4.0 + 8.0 + 2.0 if held else 2.0 + 4.0
+    assert found.update == own + 2.0 * (states - held) + more

@@ -51,6 +51,7 @@ def priced(
     ("none", "none"), ("optimizer", "optimizer"), ("optimizer:1", "optimizer"),
     ("optimizer:.50", "optimizer:0.5"), ("layers:12", "layers:12"),
     ("moe_act+optimizer:0.25+expert_fc1", "optimizer:0.25+expert_fc1+moe_act"),
+    ("checkpoints+optimizer", "optimizer+checkpoints"), ("checkpoints", "checkpoints"),
     ("layers:3+optimizer", "optimizer+layers:3"), ("attn_proj+core_attn", "core_attn+attn_proj"),
 ])
 def test_a_text_has_one_form(text, same):
@@ -61,11 +62,47 @@ def test_a_text_has_one_form(text, same):
 @pytest.mark.parametrize("text", [
     "", "all", "none+optimizer", "optimizer+optimizer", "optimizer:0", "optimizer:1.5",
     "optimizer:", "optimizer:x", "layers", "layers:0", "layers:-1", "layers:2+core_attn",
+    "checkpoints+layers:2", "checkpoints+core_attn", "checkpoints:2", "checkpoints+checkpoints",
     "attn_proj", "core_attn:1", "core_attn+", None, 3, ["optimizer"],
 ])
 def test_a_text_that_is_none_is_refused(text):
     with pytest.raises(ValueError, match="allowed: none, or parts joined by"):
         Offload.of(text)
+
+
+# ---------------------------------------------------------------- checkpoints of recompute
+
+
+def test_inputs_of_layers_that_run_again_leave_the_device():
+    fast, idle = ({**DEVICE, "host_link": rate} for rate in ("100000 GB/s", "1 MB/s"))
+    plain, moved, slow = (priced(device=device, recompute="full", offload=offload) for
+                          device, offload in ((DEVICE, "none"), (fast, "checkpoints"),
+                                              (idle, "checkpoints")))
+    each = S * H * 2.0
+    before, behind = plain.stages[0], moved.stages[0]
+    assert behind.host_bytes == 4 * each
+    # Of four layers' inputs that of the layer that runs again and of the next one are there.
+    saved = before.memory_bytes.activations - behind.memory_bytes.activations
+    assert saved == pytest.approx(2 * each)
+    assert moved.step_time_s == pytest.approx(plain.step_time_s)
+    # 4 samples of a replica, 4 layers, there and back over a link that takes much longer.
+    away = 4 * 4 * 2 * each / (1e6 * LINK_EFFICIENCY)
+    assert slow.step_time_s == pytest.approx(away, rel=1e-2)
+    assert not moved.problems
+
+
+def test_checkpoints_need_full_recompute():
+    with pytest.raises(nest.InputError, match="recompute none with offload checkpoints; allow"):
+        priced(offload="checkpoints")
+
+
+@pytest.mark.parametrize(("stack", "runs"), [
+    ("fsdp", True), ("deepspeed", True), ("megatron-core", False), ("megatron-bridge", False),
+    ("torchtitan", False), ("llm-foundry", False), ("maxtext", False)])
+def test_which_stacks_move_checkpoints(stack, runs):
+    plan = priced(batch=job(stack), recompute="full", offload="checkpoints", zero=0)
+    found = [one for one in plan.not_runnable if one.field == "offload_modules"]
+    assert (not found) is runs, (stack, found)
 
 
 # ---------------------------------------------------------------- the optimizer

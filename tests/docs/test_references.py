@@ -101,6 +101,10 @@ OTHERS_FILES = frozenset({
     "torchtitan/models/llama3/infra/parallelize.py", "torchtitan/trainer.py",
     "torchtitan/parallelisms/parallelize_llama.py",
     "transformer_engine/pytorch/cross_entropy.py",
+    # of adapters and the loss
+    "bitsandbytes/autograd/_functions.py", "src/axolotl/loaders/model.py",
+    "src/liger_kernel/ops/fused_linear_cross_entropy.py", "src/megatron/bridge/peft/lora.py",
+    "src/megatron/bridge/peft/utils.py", "transformer_engine/pytorch/module/linear.py",
     # of logs
     "callbacks.py", "logging.py", "pyconfig.py", "timer.py",
     "examples/nlp/language_modeling/megatron_gpt_pretraining.py",

@@ -15,6 +15,7 @@ from nest.errors import InputError
 from nest.frameworks.megatron.script import Reading
 from nest.frameworks.reader import READERS, owner_of, owners
 from nest.inputs import load_stack
+from nest.inputs.trainable import Trainable
 
 NEMO: dict[str, Any] = {
     "trainer": {"devices": 8, "num_nodes": 4, "precision": "bf16"},
@@ -339,10 +340,11 @@ def test_arguments_of_the_trainer(data: dict[str, Any], tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("data", "name", "value", "message"), [
-    (LLAMA_FACTORY, "finetuning_type", "lora", "finetuning_type: got 'lora'; allowed: full"),
-    (AXOLOTL, "adapter", "qlora", "adapter: got 'qlora'; allowed: none"),
+    (LLAMA_FACTORY, "finetuning_type", "freeze", "finetuning_type: got 'freeze'; allowed: full, l"),
+    (AXOLOTL, "adapter", "llama-adapter", "adapter: got 'llama-adapter'; allowed: none, lora, ql"),
+    (AXOLOTL, "adapter", "lora", "lora_target_modules: missing; needed: modules with adapters"),
     (AXOLOTL, "load_in_8bit", True, "load_in_8bit: got True; allowed: False"),
-    (AXOLOTL, "optimizer", "adamw_bnb_8bit", "--optim: got 'adamw_bnb_8bit'; allowed: adamw_"),
+    (AXOLOTL, "optimizer", "lomo", "--optim: got 'lomo'; allowed: adamw_"),
     (LLAMA_FACTORY, "deepspeed", "other/ds_z9.json", "'other/ds_z9.json' is not beside the file"),
     (LLAMA_FACTORY, "deepspeed", "../../../etc/passwd", "is not beside the file"),
     (LLAMA_FACTORY, "deepspeed", None, "deepspeed: got None; allowed: a JSON of DeepSpeed"),
@@ -411,8 +413,45 @@ def test_what_llama_factory_s_files_leave_out(tmp_path: Path) -> None:
         found = read(tmp_path, {**data, **more}, model="llama3-8b", devices=8, target="trainer")
         assert found.configuration.stages[0].recompute == recompute
     del data["finetuning_type"]
-    with pytest.raises(InputError, match="finetuning_type: missing, lora; allowed: full"):
-        read(tmp_path, data, model="llama3-8b", devices=8, target="trainer")
+    found = read(tmp_path, data, model="llama3-8b", devices=8, target="trainer")
+    assert found.model.trainable == Trainable(lora={"rank": 8})
+    assert any("finetuning_type: lora" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(("data", "more", "trainable"), [
+    (LLAMA_FACTORY, {"finetuning_type": "lora", "lora_rank": 16, "lora_target": "q_proj,v_proj",
+                     "lora_alpha": 32, "lora_dropout": 0.05},
+     {"lora": {"rank": 16, "targets": ["q_proj", "v_proj"], "dropout": 0.05}}),
+    (LLAMA_FACTORY, {"finetuning_type": "lora", "lora_target": "all", "quantization_bit": 4},
+     {"lora": {"rank": 8}, "frozen_precision": "nf4"}),
+    (AXOLOTL, {"adapter": "qlora", "load_in_4bit": True, "lora_r": 32, "lora_target_linear": True,
+               "lora_modules_to_save": ["embed_tokens", "lm_head"]},
+     {"lora": {"rank": 32}, "parts": ["embedding", "head"], "frozen_precision": "nf4"}),
+    (AXOLOTL, {"adapter": "lora", "load_in_8bit": True, "lora_r": 8,
+               "lora_target_modules": ["gate_proj"], "peft_layers_to_transform": [0, 1]},
+     {"lora": {"rank": 8, "targets": ["gate_proj"]}, "layers": "0,1", "frozen_precision": "int8"}),
+])
+def test_adapters_of_the_trainer_s_files(
+    data: dict[str, Any], more: dict[str, Any], trainable: dict[str, Any], tmp_path: Path
+) -> None:
+    found = read(tmp_path, {**data, **more}, model="llama3-8b", devices=8)
+    assert found.model == nest.load_model({"base": "llama3-8b", "trainable": trainable})
+
+
+@pytest.mark.parametrize(("more", "message"), [
+    ({"adapter": "qlora", "lora_r": 8, "lora_target_linear": True}, "'qlora' without load_in_4bit"),
+    ({"adapter": "lora", "lora_r": 8, "lora_target_modules": ["c_attn"]}, "got .c_attn.; allowed"),
+    ({"adapter": "lora", "lora_target_linear": True}, r"adapters: lora\.rank: missing"),
+    ({"adapter": "lora", "lora_r": 8, "lora_target_linear": True, "peft_use_dora": True},
+     "peft_use_dora: it may change the cost"),
+    ({"adapter": "lora", "lora_r": 8, "lora_target_linear": True, "lora_modules_to_save": ["norm"]},
+     "lora_modules_to_save: got 'norm'; allowed: embed_tokens, lm_head"),
+])
+def test_adapters_of_axolotl_without_a_price(
+    more: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=message):
+        read(tmp_path, {**AXOLOTL, **more}, model="llama3-8b", devices=8)
 
 
 def test_what_axolotl_s_files_leave_out(tmp_path: Path) -> None:

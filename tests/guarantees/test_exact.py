@@ -164,7 +164,7 @@ TRAITS = {
 }
 """What some best plan has to make use of, for each dimension of the space."""
 OTHERS = {"order", "uneven blocks", "configurations per stage", "degrees that are no powers of two",
-          "a group that is partly filled"}
+          "a group that is partly filled", "adapters", "frozen layers", "converted weights"}
 
 
 def traits(x: Instance, plan: Configuration) -> Iterator[str]:
@@ -190,6 +190,15 @@ def traits(x: Instance, plan: Configuration) -> Iterator[str]:
     if plan.order is not None and plan.order != tuple(range(len(x.chain))):
         yield "order"
     yield plan.schedule
+    trained = None if x.chain.model is None else x.chain.model.trainable
+    if trained is not None:
+        if trained.lora is not None:
+            yield "adapters"
+        if any(not x.chain.kinds[kind].passes and x.chain.kinds[kind].repeated
+               for kind in x.chain.order):
+            yield "frozen layers"
+        if trained.frozen_precision is not None:
+            yield "converted weights"
 
 
 def stage_traits(x: Instance, plan: Configuration, s: StageConfiguration) -> Iterator[str]:

@@ -44,7 +44,7 @@ def ways_of(rng: Random, x: Instance, cluster: Cluster) -> list[str]:
     if "attn_proj" in chosen and "core_attn" not in chosen:
         chosen.append("core_attn")
     texts = ["none", "optimizer", f"optimizer:{rng.choice((0.3, 0.75))}", "+".join(chosen),
-             "+".join(("optimizer", *chosen))]
+             "+".join(("optimizer", *chosen)), rng.choice(("checkpoints", "optimizer+checkpoints"))]
     if x.chain.repeated > 1:
         texts.append(f"layers:{rng.randint(1, x.chain.repeated - 1)}")
     ways = dict.fromkeys(str(Offload.of(text)) for text in texts if text)
@@ -71,7 +71,7 @@ def test_no_way_to_use_the_hosts_is_better(start):
         if x.cluster.links is not None:
             continue
         cluster = with_hosts(rng, x.cluster)
-        ways = rng.sample(found := ways_of(rng, x, cluster), min(3, len(found)))
+        ways = rng.sample(found := ways_of(rng, x, cluster), min(4, len(found)))
         oracle = {text: best_of(x, cluster, text).seconds for text in ways}
         plan = search(Query(x.chain, cluster, x.job, x.space.replace(offload=ways),
                             beyond_stack=True))

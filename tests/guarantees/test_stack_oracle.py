@@ -135,6 +135,8 @@ VALUES: dict[str, dict[str, Any]] = {
     "fused_experts": {"false": {}, "true": {}}, "fp8_attention": {"false": {}, "true": {}},
     "fp8_head": {"false": {}, "true": {}}, "fp8_gather": {"false": {}, "true": {}},
     "tp_overlap": {"true": {"figures": {}}, "false": {"figures": {"overlap_tp": 0.0}}},
+    "loss": {"whole": {}, "chunks": {"figures": {"loss": "chunks", "loss_chunks": 4}},
+             "liger": {}, "cut": {}},
 }
 
 

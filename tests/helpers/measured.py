@@ -13,7 +13,7 @@ from nest.measured.validation.ranges import evidence as evidence_of
 ROOT = Path(__file__).parents[2]
 SUPPORT = ROOT / "docs" / "support.md"
 EVIDENCE = ROOT / "src" / "nest" / "catalog" / "evidence.csv"
-OTHERS = ("automodel", "hybrid", "known", "larger", "long", "newer", "torchtitan")
+OTHERS = ("automodel", "hybrid", "known", "larger", "long", "lora", "newer", "torchtitan")
 """Tables in ``bench``, to which nothing is fitted, but for ``CHOSEN``."""
 CHOSEN = ("grok1_h100",)
 """Groups of these tables on which a figure was chosen (docs/accuracy.md#newer-and-larger-runs)."""

@@ -150,7 +150,7 @@ def test_only_layers_without_rotation_have_a_window_in_smollm3() -> None:
 def test_an_adapter_is_no_model() -> None:
     text = message(load_model, {"peft_type": "LORA", "r": 8, "base_model_name_or_path": "a/b"})
     assert text.startswith("model: peft_type: got 'LORA'; allowed: the config.json of the whole ")
-    assert "('a/b'): NEST prices the training of all parameters" in text
+    assert "('a/b'): what is trained is `trainable` of the model" in text
 
 
 def test_an_endless_time_step_is_read(tmp_path: Path) -> None:

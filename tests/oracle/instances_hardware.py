@@ -177,9 +177,12 @@ def random_job(rng: Random, theme: str) -> Job:
         precision=rng.choice((
             "bf16", "bf16", "fp16", "fp32",
             last.choice(("fp8", "fp8-delayed", "fp8-blockwise", "mxfp8", "nvfp4")))),
-        optimizer=rng.choice((
-            "adam", last.choice(("adam", "muon")), "sgd", "sgd-momentum")),
+        optimizer=Random(repr(stack) + "low").choice(8 * (rng.choice((
+            "adam", last.choice(("adam", "muon")), "sgd", "sgd-momentum")),)
+            + ("adam-8bit", "adafactor")),
         stack=stack | {
+            "loss": Random(repr(stack) + "loss").choice(
+                ("whole", "whole", "whole", "whole", "chunks", "liger", "cut")),
             "receives_all": Random(repr(stack) + "receives").random() < 0.2,
             "late_reduction": Random(repr(stack) + "late").random() < 0.3,
             "master_copy": stack["master_remainders"] or stack.get("fp32_shards", False)

@@ -54,7 +54,29 @@ def random_model(rng: Random, kind: str, theme: str) -> Model:
     if kind != "encoder" and own.random() < 0.3:
         data["window"] = own.choice((1, 24, 100, 10**6))
         data["full_layers"] = [n for n in range(layers) if own.random() < 0.4]
-    return Model(**data)
+    return Model(**data, trainable=random_trainable(data))
+
+
+def random_trainable(data: dict[str, Any]) -> dict[str, Any] | None:
+    """What is trained of a third of the models; the others are trained whole."""
+    rng = Random(f"trainable {data!r}")  # drawn apart, as windows
+    if rng.random() < 0.67:
+        return None
+    last = rng.randrange(data["layers"])
+    named = rng.choice((None, f"{last}..{data['layers'] - 1}"))
+    tables = rng.choice(([], ["embedding", "head"]))
+    if rng.random() < 0.5:
+        targets = rng.choice(("all-linear", "linear_fc2", "o_proj,down_proj"))
+        return {"lora": {"rank": rng.choice((2, 8)), "targets": targets,
+                         "dropout": rng.choice((0, 0.1))},
+                "parts": tables, "layers": named,
+                "frozen_precision": rng.choice((None, "nf4", "int8"))}
+    parts = rng.choice((["layers"], ["norms"], ["attention"],
+                        ["biases"] if data["bias"] or data["norm"] == "layernorm" else ["head"]))
+    if "head" in parts and data["tied_embeddings"]:
+        parts = ["embedding", "head"]
+    return {"parts": sorted({*parts, *tables}), "layers": named,
+            "frozen_precision": rng.choice((None, "fp8", "fp32"))}
 
 
 def random_profile(rng: Random, theme: str) -> Profile:
@@ -144,7 +166,7 @@ def branches(rng: Random, layers: list[dict[str, Any]]) -> None:
 def random_family(rng: Random, kind: str, theme: str) -> Model:
     """An encoder-decoder, a model with a tower for images, or multi-token prediction."""
     base = rng.choice(("dense", "gqa", "moe") if kind != "encoder-decoder" else ("dense", "gqa"))
-    data = random_model(rng, base, theme).model_dump(exclude_unset=True)
+    data = random_model(rng, base, theme).model_dump(exclude_unset=True, exclude={"trainable"})
     data |= {"name": f"random {kind}", "layers": rng.choice((1, 2, 2, 3))}
     for name in ("window", "full_layers"):
         data.pop(name, None)
@@ -162,6 +184,10 @@ def random_family(rng: Random, kind: str, theme: str) -> Model:
             "merge": merge, "patch_width": 588, "gated": rng.random() < 0.3,
             "class_token": rng.random() < 0.3, "projector_layers": rng.choice((1, 2)),
         }
+        own = Random(f"tower {data!r}")
+        if own.random() < 0.5:  # a frozen tower, or all but the projector
+            rest = own.choice((["embedding", "layers", "head"], []))
+            data["trainable"] = {"parts": ["projector", *rest]}
     else:
         layers = (4, 4, 6) if theme == "chunks" else (2, 3, 4)
         data |= {"mtp_layers": rng.choice((1, 1, 2)), "layers": rng.choice(layers)}

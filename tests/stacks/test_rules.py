@@ -332,6 +332,56 @@ def test_a_stack_without_rules_says_nothing() -> None:
     assert plan.not_runnable == plan.launch_needs == ()
 
 
+LORA = {"lora": {"rank": 4, "targets": ["linear_qkv"]}}
+
+
+@pytest.mark.parametrize(("stack", "trainable", "said"), [
+    ("megatron-core", LORA, "trains lora: its training of language models trains all parameters; "
+                            "adapters are Megatron-Bridge's (stack megatron-bridge); allowed: all"),
+    ("megatron-core", {"parts": ["head"]}, "trains parts: "),
+    ("megatron-bridge", LORA, None),
+    ("megatron-bridge", {**LORA, "frozen_precision": "nf4"}, "trains qlora: of language models"),
+    ("megatron-2021", LORA, "trains lora: its pretraining trains all parameters"),
+    ("megatron-deepspeed", LORA, "trains lora: its pretraining trains all parameters"),
+    ("torchtitan", LORA, None), ("torchtitan", {"parts": ["head"]}, "trains parts: its LoRAConv"),
+    ("maxtext", {"parts": ["head"]}, None), ("maxtext", LORA, "trains lora: it trains all"),
+    ("llm-foundry", LORA, None), ("llm-foundry", {**LORA, "frozen_precision": "nf4"}, "trains q"),
+    ("deepspeed", {**LORA, "frozen_precision": "nf4"}, None), ("fsdp", {"parts": ["biases",
+                                                                                  "head"]}, None),
+])
+def test_what_a_stack_trains(stack: str, trainable: dict[str, Any], said: str | None) -> None:
+    model = MODELS["llama3-70b"].replace(trainable=trainable)
+    job = job_of(stack)
+    found = {one.rule: one.sentence for one in not_runnable(
+        build_chain(model), job, even_configuration(model, CLUSTER, job))}
+    own = found.get("trains")
+    assert own is None if said is None else own is not None and own.startswith(said)
+
+
+@pytest.mark.parametrize("stack", ["megatron-core", "megatron-bridge", "torchtitan", "maxtext",
+                                   "megatron-deepspeed", "llm-foundry", "fsdp", "deepspeed"])
+def test_which_stacks_have_optimizers_of_few_bits(stack: str) -> None:
+    job = job_of(stack, optimizer="adam-8bit")
+    found = {one.field for one in not_runnable(
+        build_chain(MODELS["llama3-70b"]), job, configured(job, "llama3-70b"))}
+    assert ("optimizer" in found) is (stack not in ("fsdp", "deepspeed"))
+
+
+def test_tensor_parallelism_divides_the_rank() -> None:
+    model, job = MODELS["llama3-70b"].replace(trainable=LORA), job_of("megatron-bridge")
+    for tp, rules in ((4, []), (8, ["lora-rank"])):
+        plan = even_configuration(model, CLUSTER, job, tp=tp)
+        assert [one.rule for one in not_runnable(build_chain(model), job, plan)] == rules
+
+
+def test_an_image_model_has_a_frozen_tower_in_megatron() -> None:
+    model = MODELS["llava1.5-7b"].replace(trainable={"parts": ["projector"]})
+    for stack in ("megatron-core", "megatron-bridge"):
+        job = job_of(stack)
+        found = not_runnable(build_chain(model), job, even_configuration(model, CLUSTER, job))
+        assert not [one for one in found if one.field == "trains"]
+
+
 # ---------------------------------------------------------------- the data
 
 

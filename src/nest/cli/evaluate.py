@@ -70,8 +70,8 @@ class DegreeOptions:
         "What is kept in host memory: none (default), or such as optimizer:0.5+core_attn "
         "(docs/offloading.md).", "TEXT")] = None
     cuda_graphs: Annotated[str | None, text(
-        "CUDA graphs of: none, layers, step; default of this and the next six: as the stack says.",
-        "NAME")] = None
+        "CUDA graphs of: none, layers, step; default of this and the next seven: as the stack "
+        "says.", "NAME")] = None
     dispatcher: Annotated[str | None, text(
         "How tokens reach experts: alltoall, allgather, deepep, hybridep.", "NAME")] = None
     fused_experts: Annotated[str | None, text(
@@ -83,6 +83,9 @@ class DegreeOptions:
         "ZeRO gathers parameters in 8 bits: true or false.", "FLAG")] = None
     tp_overlap: Annotated[str | None, text(
         "Tensor-parallel traffic overlaps with products: true or false.", "FLAG")] = None
+    loss: Annotated[str | None, text(
+        "How the loss runs: whole, or with the head in chunks, as liger, or as cut "
+        "cross-entropy.", "NAME")] = None
 
 
 def evaluate(

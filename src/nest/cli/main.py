@@ -134,11 +134,11 @@ def _report(error: Exception, as_json: bool) -> int:
 
 def _parsing(error: Any) -> str:
     """What the option parser says, and of options of other software why there is none."""
-    from nest.inputs.job import FULL_TRAINING, is_adapter
+    from nest.inputs.job import TRAINABLE, is_adapter
 
     text = str(error.format_message())
     wanted = is_adapter(getattr(error, "option_name", None))
-    return f"{text.rstrip('.')}; {FULL_TRAINING}" if wanted else text
+    return f"{text.rstrip('.')}; {TRAINABLE}" if wanted else text
 
 
 if __name__ == "__main__":

@@ -150,7 +150,7 @@ class ProblemOptions:
         "bf16 (default), fp16, fp32, fp8, fp8-delayed, fp8-blockwise, mxfp8 or nvfp4.",
         "NAME")] = None
     optimizer: Annotated[str | None, text(
-        "adam (default), sgd, sgd-momentum or muon.", "NAME")] = None
+        "adam (default), sgd, sgd-momentum, muon, adam-8bit or adafactor.", "NAME")] = None
     memory_margin: Annotated[float | None, fraction(
         "Share of each device's memory that no plan may use; default 0.1.")] = None
     routing: Annotated[str | None, text(
@@ -172,6 +172,33 @@ class ProblemOptions:
     job: Annotated[str | None, text("File with the job; options override it.", "FILE")] = None
     profile: Annotated[str | None, text(
         "File with measured layers; replaces MODEL.", "FILE")] = None
+    lora_rank: Annotated[int | None, number(
+        "Train adapters of this rank (LoRA); all else is frozen.", "R")] = None
+    lora_targets: Annotated[str | None, text(
+        "Modules with adapters, such as linear_qkv or q_proj,v_proj; default all-linear.",
+        "NAMES")] = None
+    trained: Annotated[str | None, text(
+        "Train these parts alone, such as projector, head or biases; with --lora-rank them too.",
+        "PARTS")] = None
+    trained_layers: Annotated[str | None, text(
+        "Transformer layers, from 0, such as 16..31, that --trained and --lora-rank mean; default: "
+        "all.", "SET")] = None
+    frozen_precision: Annotated[str | None, text(
+        "Number format in which frozen weights are kept, such as nf4 (QLoRA); default: as products "
+        "take them.", "NAME")] = None
+
+    def _as_trained(self, model: Model) -> Model:
+        """The model, with what options say is trained; they replace what it says itself."""
+        from nest.inputs.trainable import Trainable
+
+        lora = {"rank": self.lora_rank, "targets": self.lora_targets}
+        own = {"lora": {name: value for name, value in lora.items() if value is not None},
+               "parts": self.trained, "layers": self.trained_layers,
+               "frozen_precision": self.frozen_precision}
+        found = {name: value for name, value in own.items() if value not in (None, {})}
+        if not found:
+            return model
+        return model.replace(trainable=Trainable.parse(found, f"{COMMAND_LINE}: trainable"))
 
     def subject_and_cluster(self, names: Sequence[str]) -> tuple[Model | Profile, Cluster]:
         """What is trained and where, from the positional arguments too.
@@ -198,7 +225,7 @@ class ProblemOptions:
             raise InputError(f"--as: got {self.as_type[:60]!r}; allowed: nothing with --profile")
         subject: Model | Profile
         subject = (load_profile(self.profile) if self.profile is not None
-                   else load_model(names[0], self.as_type))
+                   else self._as_trained(load_model(names[0], self.as_type)))
         with warnings.catch_warnings(record=True) as notes:
             warnings.simplefilter("always", UserWarning)
             cluster = load_network(
@@ -306,7 +333,7 @@ class SpaceOptions:
 
     cuda_graphs: Annotated[str | None, set_of(
         "CUDA graphs of nothing (none), parts of layers (layers) or the whole step (step); default "
-        "of this and the next six: all that the stack has on the devices.")] = None
+        "of this and the next seven: all that the stack has on the devices.")] = None
     dispatcher: Annotated[str | None, set_of(
         "How tokens reach experts: alltoall, allgather, deepep, hybridep.")] = None
     fused_experts: Annotated[str | None, set_of(
@@ -317,6 +344,9 @@ class SpaceOptions:
         "ZeRO gathers parameters in 8 bits: true, false.")] = None
     tp_overlap: Annotated[str | None, set_of(
         "Tensor-parallel traffic overlaps with products: true, false.")] = None
+    loss: Annotated[str | None, set_of(
+        "How the loss runs: whole, or with the head in chunks, as liger, or as cut "
+        "cross-entropy.")] = None
 
     def described(self) -> SearchSpace:
         """The search space of the file, of the sets, or of both; sets win.

@@ -17,6 +17,7 @@ import numpy as np
 
 from nest.costs.choices import CORE_ATTN, NORM, Body, StageSetting
 from nest.costs.compute import Array
+from nest.costs.loss import FORMS, parts
 from nest.costs.operators import (
     OperatorShare,
     keys_bytes,
@@ -59,9 +60,12 @@ def saved_bytes(
         if op.loss:
             # The stack's figures are those of 16-bit training.
             logits = rows * padding * op.width * element / 2.0
-            each = stack.loss_kept * op.width * element / 2.0
+            form = FORMS[stack.loss]
+            each = form.keeps * stack.loss_kept * op.width * element / 2.0
             peak = np.where(c.tp > 1, stack.loss_peak_split, stack.loss_peak)
-            live = np.maximum(live, (peak - stack.loss_kept) * logits)
+            at_once = parts(stack, seen, op.width * padding / ranks, float(layer.hidden))
+            running = (peak - form.keeps * stack.loss_kept) * logits / at_once * (not form.again)
+            live = np.maximum(live, running + form.gradient * seen * layer.hidden)
         held = {bits: share * rows * padding * each
                 for bits, share in parts_of(op, op.dropped, s)}
         for bits, size in held.items() if op.offloaded in s.away.modules else ():
@@ -92,7 +96,7 @@ def gathered_inputs(layer: Layer, c: Body, s: StageSetting) -> Array:
     """
     if not s.machine.stack.keeps_gathered:
         return np.zeros(len(c.tp))
-    gathered = sum(t.forward_gathers * traffic_tokens(t, layer, c, s)
+    gathered = sum(t.kept * t.forward_gathers * traffic_tokens(t, layer, c, s)
                    for t in (layer.traffic, layer.cross_traffic) if t is not None)
     narrow = s.machine.format.narrow and s.machine.stack.fp8_inputs and layer.checkpointed
     size = s.machine.operand if narrow else s.machine.element
@@ -138,6 +142,8 @@ def backward_parts(layer: Layer, c: Body, s: StageSetting, backward: Array,
     """
     if layer.measured:
         return BackwardParts(backward / 2.0, activations)
+    if not layer.passes:
+        return BackwardParts(0.0 * backward, 0.0 * activations)
     seconds, kept = np.zeros(len(c.tp)), np.zeros(len(c.tp))
     machine = s.machine
     element, narrow = machine.element, machine.format.narrow and machine.stack.fp8_inputs
@@ -146,7 +152,7 @@ def backward_parts(layer: Layer, c: Body, s: StageSetting, backward: Array,
         if op.product_input:
             size = machine.operand if narrow and op.cast_elements is not None else element
             kept = kept + rows / ranks * padding * op.saved_elements * size
-        if op.type == "gemm":
+        if op.type == "gemm" and not op.fixed:
             count, each, width, _ = product_shape(op, layer, c, rows, ranks, padding)
             seconds = seconds + weight_seconds(op, layer, c, s, rows, ranks, padding)
             kept = kept + count * each * width * element

@@ -129,17 +129,20 @@ def grouped_seconds(
     return np.where(m * n * k * count > 0, count * (bound + e.group_time) + machine.overhead, 0.0)
 
 
-def cast_seconds(machine: Machine, elements: Array) -> Array:
+def cast_seconds(machine: Machine, elements: Array, fixed: bool = False) -> Array:
     """Seconds that training takes to turn ``elements`` of 16 bit into operands of products.
 
     Transformer Engine casts the input of a product and its gradient once each, and keeps a copy of
     both for the weight gradient, transposed or scaled by columns: ``cast`` of
     :class:`nest.inputs.formats.NumberFormat`, 0 in 16 and 32 bit. Weights are cast once per step
-    (``fp8_model_init``), which is neglected. The bytes move at the nominal memory bandwidth,
+    (``fp8_model_init``), which is neglected. Beside a ``fixed`` matrix there is no such copy
+    (backward_needs_input of NVIDIA/TransformerEngine@v2.9
+    transformer_engine/pytorch/module/linear.py). The bytes move at the nominal memory bandwidth,
     because some casts are fused into the preceding kernel (assumed); launches are included in those
     of the products.
     """
-    return machine.format.cast * elements / machine.device.memory_bandwidth
+    moved = machine.format.cast - fixed * machine.format.operand if machine.format.cast else 0.0
+    return moved * elements / machine.device.memory_bandwidth
 
 
 def memory_seconds(machine: Machine, moved: Array) -> Array:

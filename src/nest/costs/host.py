@@ -30,6 +30,8 @@ class Away(NamedTuple):
     """Share of the transformer layers whose activations go."""
     modules: tuple[str, ...] = ()
     """Modules whose activations go, of all layers."""
+    checkpoints: bool = False
+    """The inputs that full recompute keeps go."""
 
 
 HERE = Away()
@@ -39,7 +41,8 @@ HERE = Away()
 def kept_away(chain: Chain, text: str) -> Away:
     """What a text asks for, of one chain."""
     found = Offload.of(text)
-    return Away(found.optimizer, found.layers / max(1, chain.repeated), found.modules)
+    return Away(found.optimizer, found.layers / max(1, chain.repeated), found.modules,
+                found.checkpoints)
 
 
 def link_rate(machine: Machine) -> float:

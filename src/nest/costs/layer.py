@@ -9,7 +9,7 @@ three of traffic for a body; :mod:`nest.costs.zero` has the costs of a state.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 import numpy as np
@@ -119,6 +119,24 @@ def _priced(layer: Layer, c: Body, s: StageSetting) -> LayerTerms:
         expert_traffic(layer, c, s), saved_bytes(layer, c, s, every))
 
 
+def _ahead_alone(layer: Layer, c: Body, s: StageSetting) -> BodyCosts:
+    """Seconds of a layer through which no gradient passes: forward only, and nothing is kept."""
+    gap, _, host, _ = s.machine.stack.host(layer.experts is not None, s.job.counted)
+    ahead, _, _, tp, cp, under_cp, ep, _ = _priced(layer, c, s)
+    forward = ahead + gap
+    forward = forward + np.maximum(0.0, host - (forward + tp[0] + cp[0] + ep[0]))
+    nothing = np.zeros((len(c.samples), c.recompute.shape[-1]) if c.recompute.ndim == 2
+                       else len(c.samples))
+
+    def wide(array: Array) -> Array:
+        return nothing + (array[:, None] if nothing.ndim == 2 else array)
+
+    names = dict.fromkeys((field.name for field in fields(BodyCosts)), nothing)
+    return BodyCosts(**names | {
+        "forward": wide(forward), "free_forward": wide(forward - under_cp[0]),
+        "tp_forward": wide(tp[0]), "cp_forward": wide(cp[0]), "ep_forward": wide(ep[0])})
+
+
 @as_learned
 def body_costs(layer: Layer, c: Body, s: StageSetting) -> BodyCosts:
     """Seconds and bytes of a micro-batch; arrays of shape (C,), or (C, R).
@@ -129,6 +147,8 @@ def body_costs(layer: Layer, c: Body, s: StageSetting) -> BodyCosts:
     def wide(array: Array) -> Array:
         return array[:, None] if c.recompute.ndim == 2 else array
 
+    if not layer.passes:
+        return _ahead_alone(layer, c, s)
     policy = c.recompute if layer.checkpointed else 0 * c.recompute
     if s.machine.stack.selective_products:
         both = policy & (NORM | MLP_ACT) == NORM | MLP_ACT
@@ -147,6 +167,8 @@ def body_costs(layer: Layer, c: Body, s: StageSetting) -> BodyCosts:
         moved = {bits: s.away.layers * held for bits, held in saved.items()}
     gone = np.zeros(kept.shape) + sum(
         wide(size) * (policy & bits == 0) * ~full for bits, size in moved.items())
+    sent = wide(inputs) * full * s.away.checkpoints
+    gone = gone + sent
     kept = kept - gone
     whole = np.ones(policy.shape)
     tp_backward = wide(tp[1]) + np.where(full, wide(tp[2]), wide(tp[0]) * (
@@ -175,6 +197,11 @@ def body_costs(layer: Layer, c: Body, s: StageSetting) -> BodyCosts:
         wait = waiting(s.machine, away, forward + tp[0] + cp[0] + ep[0])
         wait_back = waiting(s.machine, wide(away), backward + repeated + tp_backward + cp_backward
                             + ep_backward)
+    if s.away.checkpoints:
+        # Both ways, as part of the backward pass: a forward pass knows no policy.
+        wait_back = full * (waiting(s.machine, sent, wide(forward + tp[0] + cp[0] + ep[0]))
+                            + waiting(s.machine, sent, backward + repeated + tp_backward
+                                      + cp_backward + ep_backward))
     return BodyCosts(
         forward=wide(forward) * whole,
         backward=backward,
@@ -191,7 +218,7 @@ def body_costs(layer: Layer, c: Body, s: StageSetting) -> BodyCosts:
         ep_backward=ep_backward,
         activations=kept * whole,
         # What moves of one more layer is on its way back.
-        work=wide(live) + everything - kept + wide(away),
+        work=wide(live) + everything - kept + wide(away) + sent,
         offload_forward=wide(wait) * whole,
         offload_backward=wait_back * whole,
         host_activations=gone * whole,

@@ -39,7 +39,14 @@ class Recipe:
 
 SCALED = ("fp8", "fp8-delayed", "fp8-blockwise")
 """Formats whose parameters can be gathered in 8 bits; rows of MXFP8 differ from its columns."""
-_STATES = {"adam": 2, "sgd-momentum": 1, "sgd": 0, "muon": 2}
+_STATES = {"adam": 2, "sgd-momentum": 1, "sgd": 0, "muon": 2, "adam-8bit": 2, "adafactor": 0}
+_MOMENTS = {"adam-8bit": 1.0 + 4.0 / 256.0}
+"""Bytes of an element of the states of an optimizer that has a format of its own: 8 bits, and a
+scale in fp32 for 256 elements (arXiv:2110.02861, section 2.1; bitsandbytes 0.49.0 has
+blocks of as many)."""
+_MORE = {"adafactor": 8.0}
+"""Further bytes that an update reads and writes: the squares of gradients by rows and columns, and
+the norm of an update (arXiv:1804.04235, algorithm 5), twice the gradient in fp32, assumed."""
 
 
 def recipe(job: Job) -> Recipe:
@@ -58,30 +65,33 @@ def recipe(job: Job) -> Recipe:
     torch.distributed.fsdp). fp8 parameters may be gathered as they are (``fp8_gather``:
     --fp8-param-gather of Megatron-Core; those of MXFP8 are gathered in bf16 and cast,
     reuse_grad_buf_for_mxfp8_param_ag). Muon is Adam here: what its matrices need less is that of
-    :mod:`nest.costs.muon`.
+    :mod:`nest.costs.muon`. Adafactor has no first moment, and sums of rows and columns instead of a
+    second, which are neglected.
     """
     states = _STATES[job.optimizer]
     host = 4.0 + 4.0 * states + 4.0, 4.0 + 8.0 + 8.0 * states
+    more = _MORE.get(job.optimizer, 0.0)
     if job.precision == "fp32":
-        moments = 4.0 * states
-        return Recipe(4.0, 4.0, moments, moments, 0.0, 4.0, 4.0, 4.0 + 8.0 + 2 * moments,
+        moments = _MOMENTS.get(job.optimizer, 4.0) * states
+        return Recipe(4.0, 4.0, moments, moments, 0.0, 4.0, 4.0, 4.0 + 8.0 + 2 * moments + more,
                       *host)
     stack = job.stack
     wide = job.gradient_dtype == "fp32"
     gradient = 4.0 if wide else 2.0
     # fp16 keeps both gradients; the fp32 one belongs to the optimizer's share.
-    moment = 2.0 if job.optimizer == "adam" and stack.moment_dtype == "bf16" else 4.0
+    moment = 2.0 if job.optimizer == "adam" and stack.moment_dtype == "bf16" else (
+        _MOMENTS.get(job.optimizer, 4.0))
     if not stack.master_copy and job.precision != "fp16":
         moments = moment * states
-        return Recipe(2.0, 2.0, moments, moments, 0.0, gradient, 2.0, 2.0 + 4.0 + 2.0 * moments,
-                      *host)
+        return Recipe(2.0, 2.0, moments, moments, 0.0, gradient, 2.0,
+                      2.0 + 4.0 + 2.0 * moments + more, *host)
     optimizer = 4.0 + moment * states + (4.0 if job.precision == "fp16" else 0.0)
     held = 2.0 if job.precision == "fp16" else gradient
     # A bf16 parameter is the upper half of its fp32 master copy.
     split = stack.master_remainders and job.optimizer != "muon"
     remainder = 2.0 if split and job.precision == "bf16" else 0.0
     merged = 2.0 - remainder if stack.fp32_shards else 0.0
-    update = gradient + 8.0 + 2.0 * moment * states + 2.0
+    update = gradient + 8.0 + 2.0 * moment * states + 2.0 + more
     gathered = 1.0 if stack.fp8_gather and job.precision in SCALED else 2.0
     return Recipe(2.0, held, optimizer, optimizer - remainder, merged, gradient, gathered, update,
                   *host)

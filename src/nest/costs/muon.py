@@ -26,7 +26,7 @@ from nest.costs.compute import Array, gemm_seconds
 from nest.costs.network.collectives import all_gather, all_to_all
 from nest.costs.operators import share_of
 from nest.model import EXPERT, Layer
-from nest.model.build import TABLES
+from nest.model.trained import TABLES
 
 ITERATIONS = 5
 STATE = 4.0
@@ -76,7 +76,7 @@ def matrices(layer: Layer, c: State, s: StageSetting) -> Array:
     columns = len(c.tp)
     found = np.zeros((2, 2, columns))
     for op in layer.operators:
-        if op.type != "gemm" or not op.parameters or op.name in TABLES:
+        if op.type != "gemm" or not op.parameters or op.fixed or op.name in TABLES:
             continue
         ranks, _ = share_of(op, c.tp, c.etp)
         width, depth = np.full(columns, float(op.width)), np.full(columns, float(op.depth))

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nest.costs.choices import MODULE_BIT, PRODUCTS, UNREAD, Body, StageSetting
+from nest.costs.choices import MODULE_BIT, PRODUCTS, UNREAD, Body, StageSetting, State
 from nest.costs.compute import (
     Array,
     Machine,
@@ -24,6 +24,7 @@ from nest.costs.compute import (
     memory_seconds,
     scores_seconds,
 )
+from nest.costs.loss import FORMS, parts
 from nest.costs.memory import recipe
 from nest.model import EXPERT, Layer, Operator, Traffic
 
@@ -155,8 +156,11 @@ def compute_seconds(
         else:
             seconds = copy_seconds if op.long else memory_seconds
             scale = rows / ranks * padding * s.machine.element
-            ahead = seconds(s.machine, op.forward_elements * scale)
-            back = seconds(s.machine, op.backward_elements * scale)
+            moved, form = (op.forward_elements, op.backward_elements), FORMS[s.machine.stack.loss]
+            if op.loss and form.moved is not None:
+                moved = form.moved[0] * op.width, form.moved[1] * op.width
+            ahead = seconds(s.machine, moved[0] * scale)
+            back = seconds(s.machine, moved[1] * scale)
         for bits, share in parts_of(op, op.again, s):
             again[bits] = again.get(bits, 0.0) + share * ahead
         backward = backward + back
@@ -227,6 +231,7 @@ def _gemm(
     """Forward, and data plus weight gradient (the same product with its sides exchanged)."""
     machine = machine_of(op, s)
     weight = weight_seconds(op, layer, c, s, rows, ranks, padding)
+    unpacked = unpack_seconds(op, c, s, ranks)
     count, rows, width, depth = product_shape(op, layer, c, rows, ranks, padding)
     if op.split in EXPERT:
         assert layer.experts is not None
@@ -234,27 +239,61 @@ def _gemm(
         ahead = grouped_seconds(machine, rows, width, depth, *each)
         data = grouped_seconds(machine, rows, depth, width, *each)
     else:
+        if op.logits:
+            split = parts(s.machine.stack, rows, width, float(op.depth))
+            count, rows = count * split, rows / split
         derate = _derate(op, machine)
         ahead = gemm_seconds(machine, rows, width, depth, count, alone=False, derate=derate)
         data = gemm_seconds(machine, rows, depth, width, count, alone=False, derate=derate)
+    ahead, data = ahead + unpacked, data + unpacked
+    if op.logits and FORMS[s.machine.stack.loss].again:
+        data = data + ahead
     if op.split in EXPERT and machine.stack.fused_experts:
         return ahead, data + weight
     gradient = np.where(depth > 0, width, 0.0)  # a table of embeddings is looked up
-    return (ahead + cast_seconds(machine, count * rows * depth),
-            data + weight + cast_seconds(machine, count * rows * gradient))
+    return (ahead + cast_seconds(machine, count * rows * depth, op.fixed),
+            data + weight + cast_seconds(machine, count * rows * gradient, op.fixed))
+
+
+def parameters_of(op: Operator, c: Body | State, ranks: Array) -> Array:
+    """Parameters of an operator on one device, without padding."""
+    held: Array = op.parameters / (ranks * c.ep if op.split in EXPERT else ranks)
+    return held
+
+
+def unpack_seconds(op: Operator, c: Body, s: StageSetting, ranks: Array) -> Array:
+    """Seconds of converting a frozen matrix that is kept in another format than products take.
+
+    All of it is read, and written as the product reads it, in front of each product, forward and
+    backward (MatMul4Bit of bitsandbytes-foundation/bitsandbytes@0.49.0
+    bitsandbytes/autograd/_functions.py).
+    """
+    element = s.machine.element
+    if op.stored is None or op.stored == element:
+        return np.zeros(len(c.tp))
+    return copy_seconds(s.machine, parameters_of(op, c, ranks) * (op.stored + element))
 
 
 def weight_seconds(
     op: Operator, layer: Layer, c: Body, s: StageSetting, rows: Array, ranks: Array, padding: Array,
 ) -> Array:
-    """Seconds of the gradient of a product's weights; experts' is added to what is there."""
+    """Seconds of the gradient of a product's weights; experts' is added to what is there.
+
+    A frozen matrix has none; its bias, if that is trained, is the sum of the gradient's rows.
+    """
     machine = machine_of(op, s)
+    if op.fixed:
+        summed = rows * op.width * padding / ranks * bool(op.trained)
+        return memory_seconds(machine, summed * machine.element)
     count, rows, width, depth = product_shape(op, layer, c, rows, ranks, padding)
     if op.split in EXPERT:
         added = 2.0 * recipe(s.job).gradient
         assert layer.experts is not None
         return grouped_seconds(
             machine, width, depth, rows, count, added, float(layer.experts.ffn))
+    if op.logits:
+        split = parts(s.machine.stack, rows, width, float(op.depth))
+        count, rows = count * split, rows / split
     return gemm_seconds(
         machine, width, depth, rows, count, alone=False, derate=_derate(op, machine))
 

@@ -66,10 +66,10 @@ def tensor_traffic(layer: Layer, c: Body, s: StageSetting) -> tuple[Array, Array
             gather = moved(all_gather, size)
         ahead = ahead + np.where(c.sp, t.forward_gathers * gather + t.forward_scatters * scatter,
                                  t.forward_reduces * reduce)
-        gathers = t.backward_gathers - keeps * t.forward_gathers
+        gathers = t.backward_gathers - keeps * t.kept * t.forward_gathers
         back = back + np.where(c.sp, gathers * gather + t.backward_scatters * scatter,
                                t.backward_reduces * reduce)
-        normed = normed + np.where(c.sp, keeps * t.forward_gathers * gather, 0.0)
+        normed = normed + np.where(c.sp, keeps * t.kept * t.forward_gathers * gather, 0.0)
         unread = float(t is layer.traffic and s.machine.stack.stops_early
                        and any(op.unread for op in layer.operators))
         again = again + np.where(c.sp, t.forward_gathers * gather

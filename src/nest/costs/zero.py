@@ -17,7 +17,7 @@ from nest.costs.learned import as_learned
 from nest.costs.memory import recipe
 from nest.costs.muon import STATE, UPDATE, shares
 from nest.costs.network.collectives import all_gather, all_reduce, reduce_scatter
-from nest.costs.operators import share_of
+from nest.costs.operators import parameters_of, share_of
 from nest.model import EXPERT, Layer
 
 
@@ -83,20 +83,23 @@ def state_costs(layer: Layer, c: State, s: StageSetting) -> StateCosts:
         return np.where(hybrid, wide(pair[1]), wide(pair[0]))
 
     scatter, gather, mine = map(sharded, (every.scattered, every.gathered, every.owned))
-    ahead = np.where(zero == 3, gather, 0.0)
+    ahead = np.where(zero == 3, sharded(every.collected), 0.0)
     behind = np.where(zero >= 2, scatter, 0.0)
-    again = ahead if stack.reshard_after_forward else 0.0 * ahead
+    again = ahead if stack.reshard_after_forward and layer.passes else 0.0 * ahead
     once = sharded(every.reduced) if s.job.optimizer == "muon" else scatter
     final = np.where(zero == 1, once, 0.0) + np.where(hybrid, wide(every.across), 0.0)
     held = wide(every.whole)
-    copied = stack.fsdp_copies * (zero == 3) * copy_seconds(s.machine, 2.0 * r.gathered * held)
+    frozen, kept = wide(every.frozen), sharded(every.kept)
+    copied = stack.fsdp_copies * (zero == 3) * copy_seconds(
+        s.machine, 2.0 * (r.gathered * held + frozen))
     added = stack.fsdp_copies * (zero < 2) * copy_seconds(
         s.machine, (2.0 * r.traveling_gradient + r.gathered) * held)
-    buffers = np.where(zero == 3, 2.0 * r.gathered * (held - mine), 0.0)
+    buffers = np.where(zero == 3, 2.0 * (r.gathered * (held - mine) + frozen - kept), 0.0)
     buffers = buffers + np.where(zero >= 2, r.gradient * (held - mine), 0.0)
     if not layer.measured:
         # The gradient of a table of the vocabulary is whole before it is added to what is kept.
         buffers = np.maximum(buffers, r.parameter * wide(_table(layer, c)))
+        buffers = buffers + wide(_unpacked(layer, c, s))
     found = shares(layer, c, s)
     matrix, own = wide(found.whole[0]), sharded(found.own[:, 0])
     update, divided = (
@@ -111,12 +114,13 @@ def state_costs(layer: Layer, c: State, s: StageSetting) -> StateCosts:
         scattered=behind,
         slowed_forward=stack.overlap_slowdown * ahead + copied,
         slowed_backward=(stack.overlap_slowdown * (again + behind)
-                         + stack.reshard_after_forward * copied + added),
+                         + (stack.reshard_after_forward and layer.passes) * copied + added),
         sync=np.where(zero == 0, wide(every.reduced[0]), final),
         gather=np.where((zero == 1) | (zero == 2), gather, 0.0),
         update=np.where(zero == 0, update, divided),
         tied=wide(tied_seconds(layer, c, s)) * np.ones(zero.shape),
-        parameters=r.parameter * np.where(zero == 3, mine, held),
+        parameters=(r.parameter * np.where(zero == 3, mine, held)
+                    + np.where(zero == 3, kept, frozen)),
         gradients=r.gradient * np.where(zero >= 2, mine, held),
         optimizer=here * np.where(
             zero >= 1, (r.sharded_optimizer - r.merged * (zero == 3)) * mine - STATE * own,
@@ -131,12 +135,18 @@ class StateTraffic(NamedTuple):
     sharded over all ranks, and within a block (HSDP)."""
 
     whole: Array
-    """Parameters of a device."""
+    """Trained parameters of a device."""
     owned: Array
     """Those of its shard."""
+    frozen: Array
+    """Bytes of frozen parameters of a device."""
+    kept: Array
+    """Those of its shard under ZeRO-3."""
     reduced: Array
     scattered: Array
     gathered: Array
+    collected: Array
+    """Trained and frozen parameters, as ZeRO-3 gathers them."""
     across: Array
     """(C,) shards over the replicas (HSDP)."""
 
@@ -144,10 +154,20 @@ class StateTraffic(NamedTuple):
 def _exchanged(layer: Layer, c: State, s: StageSetting) -> StateTraffic:
     """The volumes of :func:`state_costs` on the network."""
     r, network, columns = recipe(s.job), s.network, len(c.tp)
-    owned, reduced, scattered, gathered = np.zeros((4, 2, columns))
-    whole, across = np.zeros((2, columns))
+    owned, kept, reduced, scattered, gathered, collected = np.zeros((6, 2, columns))
+    whole, frozen, across = np.zeros((3, columns))
     groups = ((c.dp_group, c.inner_group), (c.expert_dp_group, c.inner_expert_group))
-    for count, over in zip(_parameters(layer, c), groups, strict=True):
+    counts, bytes_of = _parameters(layer, c, s)
+    some = any(fixed.any() for fixed in bytes_of)
+    for count, fixed, over in zip(counts, bytes_of, groups, strict=True):
+        frozen += fixed
+        for hybrid, group in enumerate(over if some else ()):
+            copies = 2 if c.twin is not None and not hybrid else 1
+            size = count * r.gathered + fixed
+            kept[hybrid] += fixed / group.size / copies
+            collected[hybrid] += all_gather(size, network, group)
+            if copies == 2 and c.twin is not None:
+                collected[0] += to_twin(size / group.size / 2, c.twin)
         if not count.any():  # most layers have no experts
             continue
         whole += count
@@ -167,32 +187,50 @@ def _exchanged(layer: Layer, c: State, s: StageSetting) -> StateTraffic:
                     scattered[0] += to_twin(share * r.traveling_gradient, c.twin)
                     gathered[0] += to_twin(share * r.gathered, c.twin)
             owned[hybrid] += share
-    return StateTraffic(whole, owned, reduced, scattered, gathered, across)
+    return StateTraffic(whole, owned, frozen, kept, reduced, scattered, gathered,
+                        collected if some else gathered, across)
 
 
 def _table(layer: Layer, c: State) -> Array:
     """Parameters of the vocabulary's matrix that one device holds before ZeRO."""
     found = np.zeros(len(c.tp))
     for op in layer.operators:
-        if op.padded:
+        if op.padded and not op.fixed:
             ranks, padding = share_of(op, c.tp, c.etp)
             found = found + op.parameters / ranks * padding
     return found
 
 
-def _parameters(layer: Layer, c: State) -> tuple[Array, Array]:
-    """Dense and expert parameters that one device holds before ZeRO."""
-    dense, expert = np.zeros(len(c.tp)), np.zeros(len(c.tp))
+def _unpacked(layer: Layer, c: State, s: StageSetting) -> Array:
+    """Bytes of the largest frozen matrix, converted to what its product takes."""
+    found = np.zeros(len(c.tp))
+    for op in layer.operators:
+        if op.stored not in (None, s.machine.element):
+            held = parameters_of(op, c, share_of(op, c.tp, c.etp)[0])
+            found = np.maximum(found, s.machine.element * held)
+    return found
+
+
+Apart = tuple[Array, Array]
+
+
+def _parameters(layer: Layer, c: State, s: StageSetting) -> tuple[Apart, Apart]:
+    """Dense and expert parameters that one device holds before ZeRO: the number of trained ones,
+    and bytes of frozen ones."""
+    dense, expert, fixed, fixed_expert = np.zeros((4, len(c.tp)))
     if layer.measured:
         held = [layer.measured[int(t)].parameters for t in c.tp]
-        return np.array(held, dtype=np.float64), expert
+        return (np.array(held, dtype=np.float64), expert), (fixed, fixed_expert)
     for op in layer.operators:
         ranks, padding = share_of(op, c.tp, c.etp)
+        count = parameters_of(op, c, ranks) * padding
+        trained = 1.0 if op.trained is None else op.trained / max(1, op.parameters)
+        each = (1.0 - trained) * (recipe(s.job).parameter if op.stored is None else op.stored)
         if op.split in EXPERT:
-            expert = expert + op.parameters / (ranks * c.ep)
+            expert, fixed_expert = expert + count * trained, fixed_expert + count * each
         else:
-            dense = dense + op.parameters / ranks * padding
-    return dense, expert
+            dense, fixed = dense + count * trained, fixed + count * each
+    return (dense, expert), (fixed, fixed_expert)
 
 
 def to_twin(size: Array, way: Way) -> Array:

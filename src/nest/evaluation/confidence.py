@@ -21,6 +21,7 @@ from nest.inputs import link_kinds
 from nest.inputs.cluster import Cluster
 from nest.inputs.configuration import Configuration
 from nest.inputs.job import Calibration, Job
+from nest.inputs.offload import Offload
 from nest.model import Chain
 from nest.units import format_bandwidth
 
@@ -57,7 +58,7 @@ and 20.6 GiB are priced (deepspeedai/DeepSpeed issue 3901).
 HOSTED_MOST, LOOPED_MOST = 5.0, 40.0
 """Measured over priced seconds at the most, of :data:`HOSTED` and :data:`LOOPED`."""
 HOSTED = "with the optimizer on the host a step took 4.1 times its price"
-"""The same where something is kept in the memory of the hosts: 9.6 s by ZeRO-2, 2.3 priced."""
+"""The same where the optimizer is in the memory of the hosts: 9.6 s by ZeRO-2, 2.3 priced."""
 LOOPED = ("no price is known for experts outside grouped kernels: Hugging Face's loop over experts "
           "(transformers before 5) took 91 s where 2.7 s were priced")
 """The same of mixtures, whose experts may run one by one there.
@@ -106,7 +107,7 @@ def doubts(chain: Chain, cluster: Cluster, job: Job, offload: str) -> tuple[str,
         found.append(f"no measured run of stack {stack.name}")
         if stack.capabilities is not None and stack.capabilities.name in OWN_MODULES:
             found.append(REPORTED)
-            found += [HOSTED] if offload != "none" else []
+            found += [HOSTED] if Offload.of(offload).optimizer else []
             found += [LOOPED] if chain.experts is not None else []
     return tuple(found)
 
@@ -204,7 +205,7 @@ def _most(
     """The most measured over priced seconds of software that was never measured."""
     known, most = job.stack.capabilities, UNMEASURED[1]
     if known is not None and known.name in OWN_MODULES:
-        most = max(most, HOSTED_MOST if plan.offload != "none" else 0.0,
+        most = max(most, HOSTED_MOST if Offload.of(plan.offload).optimizer else 0.0,
                    LOOPED_MOST if chain.experts is not None else 0.0)
     nodes = cluster.size // cluster.group_sizes[0]
     passes = job.global_batch // (plan.outer_dp * plan.micro_batch) + plan.pp - 1
@@ -275,6 +276,8 @@ def _beyond(
         yield "a mixture of experts"
     if question.pp > 1 and not scope.pipelines:
         yield "a pipeline"
+    if chain.model is not None and chain.model.trainable is not None:
+        yield "frozen parameters"
     if chain.profile is not None:
         yield "a measured profile instead of a model"
 

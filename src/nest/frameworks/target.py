@@ -23,8 +23,10 @@ from nest.units import format_seconds, shorten
 
 Files = dict[str, str]
 LAUNCH = "launch.sh"
-_STATES = {"moment_dtype": "fp32", "master_copy": "true"}
-"""What optimizers keep of parameters in 16 bits, as files are written."""
+_STATES = {"moment_dtype": "fp32", "master_copy": "true", "loss": "whole"}
+"""What optimizers keep of parameters in 16 bits, and how the loss runs, as files are written."""
+LOW_BIT = ("adam-8bit", "adafactor")
+"""Optimizers that keep little, of programs of their own."""
 PLAIN: Mapping[str, object] = {
     "relative_positions": 0, "token_types": 0, "layer_norms": 2, "final_norm": True,
     "embedding_norm": False, "head_transform": False, "head_bias": False, "pooler": False,
@@ -73,6 +75,8 @@ class Target(NamedTuple):
     """Texts by name, but for the places."""
     capacity: bool = False
     """It has settings for experts of limited capacity."""
+    adapters: bool = False
+    """It has settings for adapters."""
     alone: bool = False
     """Each process is started by its rank, as torchrun and DeepSpeed do not know its variables."""
 
@@ -106,6 +110,12 @@ def _reasons(target: Target, plan: Plan) -> Iterator[str]:
         if plan.inputs.job.expert_capacity is not None and not target.capacity:
             yield ("job.expert_capacity: no setting of a capacity of experts is written; allowed: "
                    "null")
+        if plan.inputs.model.trainable is not None and not target.adapters:
+            yield ("model.trainable: no setting of adapters or frozen parts is written; allowed: "
+                   "null, or the stack megatron-bridge, whose adapters are")
+        if plan.inputs.job.optimizer in LOW_BIT:
+            yield (f"job.optimizer {plan.inputs.job.optimizer}: what asks for it is not written; "
+                   "allowed: adam, sgd, sgd-momentum, muon")
         yield from (f"stack.{name} {given}: what asks for it is not written; allowed: {usual}"
                     for name, usual in _STATES.items()
                     if (given := f"{getattr(plan.inputs.job.stack, name)}".lower()) != usual)
@@ -140,12 +150,13 @@ def written(given: Sheet, script: LaunchScript, files: Files) -> Files:
 
 
 def catalog_name(model: Model) -> str:
-    """The name of a model of the catalog; empty: it is none, or was changed."""
+    """The name of a model of the catalog, whatever of it is trained; empty: it is none, or was
+    changed."""
     try:
         kept = load_model(model.name, sources=CATALOG)
     except InputError:
         return ""
-    return model.name if kept == model else ""
+    return model.name if kept == model.unchecked(trainable=None) else ""
 
 
 def plain_lines(*lines: str) -> list[str]:

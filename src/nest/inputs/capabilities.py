@@ -24,7 +24,7 @@ from nest.inputs.base import (
     at_most,
     in_field,
 )
-from nest.inputs.offload import OFFLOAD_MODULES
+from nest.inputs.offload import CHECKPOINTS, OFFLOAD_MODULES
 from nest.inputs.space import (
     LARGEST,
     MODULES,
@@ -33,6 +33,7 @@ from nest.inputs.space import (
     Dispatcher,
     Graphs,
     IntSet,
+    Loss,
     Optimizer,
     Precision,
     Recompute,
@@ -82,6 +83,7 @@ FIGURES: Mapping[str, Figure] = {
     "precision": Figure("number format of matrix products", get_args(Precision)),
     "optimizer": Figure("optimizer", get_args(Optimizer)),
     "cuda_graphs": Figure("what CUDA graphs capture", get_args(Graphs)),
+    "loss": Figure("how the loss runs", get_args(Loss)),
     "fused_experts": Figure("activation functions are part of the experts' products", YES_NO),
     "fp8_attention": Figure("the attention core is in 8 bits", YES_NO),
     "fp8_head": Figure("the head is in 8 bits", YES_NO),
@@ -89,7 +91,7 @@ FIGURES: Mapping[str, Figure] = {
     "offload_optimizer": Figure("percentage of the optimizer's states in the memory of the hosts"),
     "offload_layers": Figure("transformer layers whose activations are in the memory of the hosts"),
     "offload_modules": Figure("modules whose activations are in the memory of the hosts",
-                              ("none", *OFFLOAD_MODULES)),
+                              ("none", *OFFLOAD_MODULES, CHECKPOINTS)),
     "dispatcher": Figure("how tokens reach their experts; models without experts have none", (
         *get_args(Dispatcher), "none")),
     "capacity": Figure("how experts of limited capacity are filled, or that none is",
@@ -102,6 +104,9 @@ FIGURES: Mapping[str, Figure] = {
     "vision": Figure("the model has an image tower", YES_NO),
     "tied": Figure("embedding and head share a table", YES_NO),
     "kv_heads": Figure("key-value heads"),
+    "trains": Figure("what is trained: all, parts (or biases), adapters (lora), or adapters beside "
+                     "weights kept in 4 bits or int8 (qlora)", ("all", "parts", "lora", "qlora")),
+    "lora_rank": Figure("rank of adapters; 0: there are none"),
     "block": Figure("devices of a stage", staged=True),
     "dp_in": Figure("data parallel degree inside a block", staged=True),
     "tp": Figure("tensor parallel degree", staged=True),

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field
 from nest.inputs.base import Description, Flag, Freeze, Name, at_most
 
 ChoiceName = Literal["cuda_graphs", "dispatcher", "fused_experts", "fp8_attention", "fp8_head",
-                     "fp8_gather", "tp_overlap"]
+                     "fp8_gather", "tp_overlap", "loss"]
 CHOICES: tuple[ChoiceName, ...] = get_args(ChoiceName)
 """Dimensions of a search space whose values a stack lists (``choices``)."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -25,7 +25,7 @@ from nest.inputs.base import (
 from nest.inputs.capabilities import CapabilitiesOf
 from nest.inputs.choices import ChoiceName, Values, parsed
 from nest.inputs.formats import number_format
-from nest.inputs.space import Capacity, Dispatcher, Graphs, Optimizer, Precision
+from nest.inputs.space import Capacity, Dispatcher, Graphs, Loss, Optimizer, Precision
 from nest.units import BytesOrZero, Delay, shorten
 
 DEFAULT_STACK = "megatron-core"
@@ -51,7 +51,8 @@ ZERO_STAGES = (0, 1, 2, 3)
 ZeroStage = Annotated[Whole, Field(ge=0, le=3)]
 LogitBytes = Annotated[Number, Field(ge=0, le=100)]
 
-FULL_TRAINING = "NEST prices the training of all parameters, without adapters or frozen parts"
+TRAINABLE = ("what is trained is `trainable` of the model (adapters: --lora-rank, parts: "
+             "--trained, 4-bit weights: --frozen-precision)")
 
 
 def is_adapter(text: object) -> bool:
@@ -62,8 +63,8 @@ def is_adapter(text: object) -> bool:
 
 def _no_adapter(value: object) -> object:
     if is_adapter(value):
-        raise ValueError(f"got {shorten(value)}; allowed: adam, sgd, sgd-momentum or muon: "
-                         f"{FULL_TRAINING}")
+        raise ValueError(f"got {shorten(value)}; allowed: {', '.join(get_args(Optimizer))}: "
+                         f"{TRAINABLE}")
     return value
 
 
@@ -317,6 +318,14 @@ class Stack(Rates):
     selective_products: Flag = Field(
         False, description="recompute of norms and activation functions together runs every second "
         "product of a dense layer again too",
+    )
+    loss: Loss = Field(
+        "whole", description="the loss runs over all tokens of a micro-batch (whole), with the "
+        "head over parts of them, one after the other (chunks; liger: of about as many bytes as "
+        "the head's input), or without logits in memory, which are computed twice (cut)",
+    )
+    loss_chunks: Annotated[Whole, Field(ge=1, le=10**6)] = Field(
+        8, description="number of these parts where loss is chunks"
     )
     loss_kept: LogitBytes = Field(
         6.0, description="bytes a logit kept from the forward of the loss to its backward"

@@ -15,7 +15,7 @@ from nest.inputs.cluster import Cluster, inner_sizes, size_template, without_siz
 from nest.inputs.configuration import Configuration
 from nest.inputs.device import Device, resolve_device
 from nest.inputs.files import read_description, read_text
-from nest.inputs.job import FULL_TRAINING, Job, Stack, resolve_stack
+from nest.inputs.job import TRAINABLE, Job, Stack, resolve_stack
 from nest.inputs.model import Model
 from nest.inputs.profile import Profile, profile_from_csv
 from nest.inputs.sources import FILES, Catalog, Source, check_source
@@ -52,7 +52,8 @@ def load_model(
     Parameters
     ----------
     source : catalog name (any case), path of a file or of a folder with a config.json, mapping, or
-        a Model, which is returned unchanged.
+        a Model, which is returned unchanged. A mapping or file with `base` changes fields of that
+        model: `{base: llama3-70b, trainable: {lora: {rank: 16}}}`.
     as_type : model type to read a config.json as, in place of its own (`llama`).
     sources : what a text may name; default: files too.
 
@@ -66,7 +67,12 @@ def load_model(
     if "peft_type" in data:
         base = shorten(data.get("base_model_name_or_path"))
         raise InputError(f"{where}: peft_type: got {shorten(data['peft_type'])}; allowed: the "
-                         f"config.json of the whole model ({base}): {FULL_TRAINING}")
+                         f"config.json of the whole model ({base}): {TRAINABLE}")
+    if "base" in data:
+        changes = {name: value for name, value in data.items() if name != "base"}
+        start = load_model(data["base"], as_type, sources=sources)
+        own = {name: getattr(start, name) for name in start.model_fields_set}
+        return _validated(Model, {**own, **changes}, where)
     if "model_type" in data or "architectures" in data:
         from nest.inputs.huggingface.config import from_huggingface
 

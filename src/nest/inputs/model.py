@@ -19,6 +19,7 @@ from nest.inputs.layers import (
     SizeOrZero,
     Vision,
 )
+from nest.inputs.trainable import Trainable
 from nest.units import shorten
 
 
@@ -134,6 +135,8 @@ class Model(Description):
         "them out",
     )
     vision: Vision | None = Field(None, description="a tower for images")
+    trainable: Trainable | None = Field(
+        None, description="what is trained: parts, adapters or biases; null: all of it")
     max_seq_len: Annotated[Whole, Field(ge=1, le=10**9)] | None = Field(
         None, description="longest sequence the model was published for; a note"
     )
@@ -168,6 +171,7 @@ class Model(Description):
             if self.bias and getattr(self, name):
                 problems.append((name, "got true; allowed: false where bias is true"))
         problems += self._window_problems() + self._kind_problems() + self._layer_problems()
+        problems += self._trainable_problems()
         if problems:
             raise Problems(problems)
         return self
@@ -269,6 +273,27 @@ class Model(Description):
         if self.relative_positions and self.positions:
             text = f"got {self.relative_positions}; allowed: 0 with learned positions"
             problems.append(("relative_positions", text))
+        return problems
+
+    def _trainable_problems(self) -> list[tuple[str, str]]:
+        trained = self.trainable
+        if trained is None:
+            return []
+        problems = []
+        lacking = {"mtp": not self.mtp_layers, "vision": self.vision is None,
+                   "projector": self.vision is None, "experts": self.moe is None,
+                   "router": self.moe is None}
+        problems += [("trainable.parts", f"got {part}, which the model lacks; allowed: its parts")
+                     for part in trained.parts if lacking.get(part)]
+        tables = {"embedding", "head"} & {*trained.parts}
+        if self.tied_embeddings and len(tables) == 1:
+            problems.append(("trainable.parts", f"got {tables.pop()} alone; allowed: embedding and "
+                             "head, or neither, as both share a table"))
+        if trained.layers is not None and (
+                self.kind == "encoder-decoder" or trained.layers.largest >= self.layers):
+            allowed = "null with an encoder-decoder" if self.kind == "encoder-decoder" else (
+                f"0 to {self.layers - 1}, the layers of the model")
+            problems.append(("trainable.layers", f"got {trained.layers}; allowed: {allowed}"))
         return problems
 
     def _mla_problems(self, mla: MLA) -> list[tuple[str, str]]:

@@ -38,12 +38,15 @@ Precision = Literal[
 """Number formats of matrix products; their figures: :mod:`nest.inputs.formats`."""
 Graphs = Literal["none", "layers", "step"]
 """What CUDA graphs capture."""
+Loss = Literal["whole", "chunks", "liger", "cut"]
+"""How the loss runs: over all tokens; over parts of them, with the head; likewise, as Liger's
+kernels; without logits in memory, as cut cross-entropy."""
 Dispatcher = Literal["alltoall", "allgather", "deepep", "hybridep"]
 """How tokens reach their experts."""
 Capacity = Literal["none", "limited", "padded"]
 """How experts of limited capacity are filled; none: there is no limit."""
 Preference = Literal["fastest", "measured"]
-Optimizer = Literal["adam", "sgd", "sgd-momentum", "muon"]
+Optimizer = Literal["adam", "sgd", "sgd-momentum", "muon", "adam-8bit", "adafactor"]
 CpComm = Literal["p2p", "a2a", "all_gather", "a2a+p2p"]
 Shard = Literal["dp", "dp_in"]
 
@@ -291,6 +294,7 @@ class SearchSpace(Description):
         None, description="ZeRO gathers parameters in 8 bits: true, false")
     tp_overlap: Chosen = Field(
         None, description="tensor-parallel traffic overlaps with products: true, false")
+    loss: Chosen = Field(None, description="how the loss runs: whole, chunks, liger, cut")
     offload: Annotated[
         tuple[OffloadText, ...],
         BeforeValidator(_offloads, json_schema_input_type=str | list[str]),

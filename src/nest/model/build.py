@@ -10,6 +10,7 @@ from nest.inputs.model import Model, tower_model
 from nest.inputs.profile import Profile
 from nest.model.chain import Chain, Tensor
 from nest.model.operators import Layer, Measured, Operator, Traffic, gemm, norm
+from nest.model.trained import TABLES, with_trainable
 from nest.model.transformer import block
 
 
@@ -59,7 +60,8 @@ def build_chain(model: Model) -> Chain:
 
     Layers of multi-token prediction precede the head, and pass on their hidden state with the
     earlier ones. An encoder precedes its decoder, whose layers all take its output. A tower for
-    images precedes the text embedding; a merge joins both. All layers are trained.
+    images precedes the text embedding; a merge joins both. All layers are trained, unless the model
+    says what is.
 
     Parameters per operator follow the model description; see :meth:`Model.parameters`.
     """
@@ -83,8 +85,9 @@ def build_chain(model: Model) -> Chain:
                 last = draft.add(predicting, last, copies=1 + depth)
     draft.add(head(model), last)
     shared = _shared(draft)
-    return Chain(model.name, tuple(draft.kinds), tuple(draft.order), draft.tensors, shared,
-                 model=model)
+    chain = Chain(model.name, tuple(draft.kinds), tuple(draft.order), draft.tensors, shared,
+                  model=model)
+    return with_trainable(chain, model)
 
 
 def profile_chain(profile: Profile) -> Chain:
@@ -151,8 +154,6 @@ def _shared(draft: _Draft) -> dict[int, int]:
     return shared
 
 
-TABLES = ("embedding_table", "logits")
-"""Operators that hold a matrix of the vocabulary, which copies of it may share."""
 # Token ids are looked up in a table divided by rows of the vocabulary.
 _LOOKUP = Traffic(forward_scatters=1, backward_gathers=1, forward_reduces=1)
 
@@ -240,7 +241,7 @@ def head(model: Model) -> Layer:
     # The product is not a layer of Transformer Engine: it stays in 16 bit.
     first = [
         Operator("logits", "gemm", "column", width=vocab, depth=h, padded=True, bf16=True,
-                 parameters=vocab * h + bias),
+                 logits=True, parameters=vocab * h + bias),
         Operator("head_input", "memory", "sequence", saved_elements=h, product_input=True),
         Operator("loss", "memory", "column", width=vocab, padded=True, forward_elements=5 * vocab,
                  backward_elements=3 * vocab, saved_elements=3 * vocab, loss=True),

@@ -290,21 +290,24 @@ def relay_bytes(chain: Chain, job: Job, before: int, after: int) -> float:
 def model_flop(chain: Chain, seq_len: int) -> float:
     """FLOP of the model for one sample, forward and backward, without recompute.
 
-    Three times the forward matrix products; attention counts the positions it needs: half of them
-    if it is causal, fewer within a window. Of the experts, those that a token uses count. Layers of
-    multi-token prediction count, as part of the training. 0 for a profile, which has no FLOP.
+    Three times the forward matrix products: the product, the gradient of its input and that of its
+    weights, which a frozen one lacks; a layer through which no gradient passes has the first alone.
+    Attention counts the positions it needs: half of them if it is causal, fewer within a window. Of
+    the experts, those that a token uses count. Layers of multi-token prediction count, as part of
+    the training. 0 for a profile, which has no FLOP.
     """
-    return 3.0 * sum(sum(_operator_flop(chain.kinds[kind], seq_len)) for kind in chain.order)
+    return sum(sum(_operator_flop(chain.kinds[kind], seq_len)) for kind in chain.order)
 
 
 def _operator_flop(layer: Layer, seq_len: int) -> Iterator[float]:
     tokens = layer.tokens or seq_len
     for op in layer.operators:
         positions = op.positions or tokens
+        times = (3.0 - op.fixed) if layer.passes else 1.0
         if op.type == "gemm":
             copies = layer.experts.top_k if layer.experts and op.split in EXPERT else 1
-            yield 2.0 * positions * op.width * op.depth * copies
+            yield times * 2.0 * positions * op.width * op.depth * copies
         elif op.type == "attention":
-            yield 2.0 * tokens * positions * op.attention_width * op.seen(positions)
+            yield times * 2.0 * tokens * positions * op.attention_width * op.seen(positions)
         elif op.type == "scan":
-            yield 2.0 * tokens * op.attention_width
+            yield times * 2.0 * tokens * op.attention_width

@@ -68,6 +68,8 @@ class Operator:
     them; ``None``: none, all stay as they are."""
     wide_elements: float = 0.0
     """Those that are kept in 16 bit all the same."""
+    logits: bool = False
+    """gemm: the loss reads its output alone."""
     loss: bool = False
     """memory: the loss over ``width`` logits per token; the stack determines the part that is kept,
     and ``saved_elements`` are at most those of Megatron-Core."""
@@ -98,6 +100,13 @@ class Operator:
     """Modules under which ``saved_elements`` are not kept."""
     offloaded: str = ""
     """Module of Megatron-Core's ``--offload-modules`` that moves ``saved_elements`` to the host."""
+    fixed: bool = False
+    """gemm: its matrix is frozen: it has no gradient, and its input is not kept for one."""
+    trained: int | None = None
+    """Those of the parameters that are trained; ``None``: all."""
+    stored: float | None = None
+    """gemm: bytes of a frozen parameter, converted in front of each product; ``None``: it is kept
+    as products take it."""
     halves: bool = False
     """Two products side by side, or their outputs: if every second product runs again (module
     ``products``), it is the second of them."""
@@ -125,7 +134,7 @@ class Traffic:
 
     forward_gathers: int = 0
     forward_scatters: int = 0
-    backward_gathers: int = 0
+    backward_gathers: float = 0
     backward_scatters: int = 0
     forward_reduces: int = 0
     backward_reduces: int = 0
@@ -135,6 +144,8 @@ class Traffic:
     """Share of the forward ones that belongs to (shared) experts and is repeated with them."""
     mlp: float = 0.0
     """The same of the MLP."""
+    kept: float = 1.0
+    """Share of the forward gathers whose output products keep for gradients of their weights."""
 
 
 @dataclass(frozen=True)
@@ -180,6 +191,8 @@ class Layer:
     """A transformer layer of the model: even cuts divide these."""
     checkpointed: bool = False
     """Recompute applies to it."""
+    passes: bool = True
+    """A gradient passes it: something of it, or in front of it, is trained."""
     tied_parameters: int = 0
     """Parameters whose gradient is summed with the copies on other stages."""
     output_bytes: float | None = None
@@ -189,6 +202,11 @@ class Layer:
     @property
     def parameters(self) -> int:
         return sum(op.parameters for op in self.operators)
+
+    @property
+    def trained(self) -> int:
+        """Parameters that are trained."""
+        return sum(op.parameters if op.trained is None else op.trained for op in self.operators)
 
     @cached_property
     def modules(self) -> tuple[str, ...]:

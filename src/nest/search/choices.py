@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nest.costs.activations import saved_bytes
 from nest.costs.choices import Body, settings
 from nest.costs.compute import Array
 from nest.costs.memory import recipe
@@ -30,12 +31,12 @@ from nest.stacks.rules import applies, impossible, wrong
 
 Costs = dict[Hashable, Array]
 JOB = ("precision", "optimizer", "capacity", "kind", "experts", "mla", "window", "sinks", "vision",
-       "tied", "kv_heads")
+       "tied", "kv_heads", "trains", "lora_rank")
 """Figures that no choice changes."""
 EXPERTS = ("dispatcher", "fused_experts")
 """Choices without a meaning for models without experts."""
-COMPUTING = ("fused_experts", "fp8_attention", "fp8_head")
-"""Choices that change what operators take."""
+COMPUTING = ("fused_experts", "fp8_attention", "fp8_head", "loss")
+"""Choices that change what operators take, and what they keep."""
 
 
 class Chosen(NamedTuple):
@@ -180,11 +181,15 @@ def _costs(query: Query, job: Job, name: ChoiceName) -> Costs:
     degrees = _degrees(query)
     for number, setting in enumerate(settings(query.cluster, job)):
         for kind in query.chain.kinds:
+            every = shares(kind, degrees, setting)
             _, backward, again = compute_seconds(
-                kind, degrees, setting, shares(kind, degrees, setting),
-                tokens_of(kind, degrees, setting)[0])
+                kind, degrees, setting, every, tokens_of(kind, degrees, setting)[0])
             found[number, kind.name, "backward"] = backward
             found |= {(number, kind.name, bits): part for bits, part in again.items()}
+            if name == "loss" and any(op.loss for op in kind.operators):
+                saved, _, live, _ = saved_bytes(kind, degrees, setting, every)
+                found[number, kind.name, "kept"] = sum(saved.values(), 0.0 * live)
+                found[number, kind.name, "live"] = live
     return found
 
 

@@ -190,8 +190,7 @@ class LayerPrices:
         the largest counts once a stage."""
         held = np.maximum(z.parameters + z.gradients + z.optimizer,
                           self._host[number] * z.host_states)
-        again = z.gathered * self.job.stack.reshard_after_forward
-        figures = (z.gathered, again, z.scattered, z.sync, z.gather,
+        figures = (z.gathered, z.regathered, z.scattered, z.sync, z.gather,
                    z.buffers + self._less[number], z.update, z.tied, held, z.slowed_forward,
                    z.slowed_backward)
         return np.stack(np.broadcast_arrays(*figures), axis=-1)

@@ -43,7 +43,7 @@ def left_out(f: Formulation, rules: Capabilities | None) -> tuple[LeftOut, ...]:
     if rules is not None and rules.offload and space.offload == ("none",):
         found["offload"] = "what the space does not name in the memory of the hosts"
     job, named = f.query.job, []
-    for name in CHOICES if chain.experts is not None else ():
+    for name in CHOICES if chain.experts is not None else ("loss",):
         known = (job.stack.choices.get(name) or {}).items()
         named += [f"{name} {value}" for value, one in known
                   if one.named and getattr(space, name) is None

@@ -8,7 +8,8 @@ from itertools import pairwise
 
 from nest.inputs.configuration import Configuration, StageConfiguration
 from nest.inputs.job import Job
-from nest.inputs.offload import Offload
+from nest.inputs.offload import CHECKPOINTS, Offload
+from nest.inputs.trainable import PACKED, Trainable
 from nest.model import Chain
 from nest.model.schedules import group_of, missing
 from nest.schedules.registry import position
@@ -53,7 +54,7 @@ def offload_figures(text: str) -> Figures:
     """Figures of what is kept in the memory of the hosts."""
     found = Offload.of(text)
     return {"offload_optimizer": math.ceil(100 * found.optimizer), "offload_layers": found.layers,
-            "offload_modules": found.modules or ("none",)}
+            "offload_modules": (*found.modules, *[CHECKPOINTS] * found.checkpoints) or ("none",)}
 
 
 def model_figures(chain: Chain, job: Job) -> Figures:
@@ -61,7 +62,7 @@ def model_figures(chain: Chain, job: Job) -> Figures:
     model, experts = chain.model, chain.experts is not None
     return {
         "precision": job.precision, "optimizer": job.optimizer,
-        "cuda_graphs": job.stack.cuda_graphs,
+        "cuda_graphs": job.stack.cuda_graphs, "loss": job.stack.loss,
         **{name: _yes(getattr(job.stack, name)) for name in (
             "fp8_attention", "fp8_head", "fp8_gather")},
         "fused_experts": _yes(experts and job.stack.fused_experts),
@@ -76,7 +77,16 @@ def model_figures(chain: Chain, job: Job) -> Figures:
         "vision": _yes(model is not None and model.vision is not None),
         "tied": _yes(model is not None and model.tied_embeddings),
         "kv_heads": 0 if model is None else model.kv_heads,
+        **_trained(None if model is None else model.trainable),
     }
+
+
+def _trained(trainable: Trainable | None) -> Figures:
+    """Figures of what is trained."""
+    if trainable is None or trainable.lora is None:
+        return {"trains": "all" if trainable is None else "parts", "lora_rank": 0}
+    packed = trainable.frozen_precision in PACKED
+    return {"trains": "qlora" if packed else "lora", "lora_rank": trainable.lora.rank}
 
 
 def _yes(flag: bool) -> str:

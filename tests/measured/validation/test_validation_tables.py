@@ -143,7 +143,7 @@ def test_what_is_kept_on_the_host(tmp_path: Path, changes: dict[str, str], text:
     ({"notes": "activations are offloaded to the host"}, "offloads to the host what is not named"),
     ({"offload": "none"}, None),
     ({"model": "Llama3 70B LoRA", "notes": "LoRA fine-tuning"},
-     "LoRA: the base weights are frozen"),
+     "not stated: lora"),
     ({"model": "DeepSeek-V2", "notes": ""}, "not stated: kv_lora_rank, qk_nope_head_dim, "
                                             "qk_rope_head_dim, v_head_dim"),
     ({"kv_lora_rank": "512"}, "not stated: qk_nope_head_dim, qk_rope_head_dim, v_head_dim"),

@@ -65,6 +65,7 @@ from nest.inputs.formats import number_format
 from nest.inputs.job import Job, Stack
 from nest.inputs.model import Model
 from nest.inputs.offload import Offload
+from nest.inputs.trainable import MEGATRON, Trainable
 from nest.model import build_chain
 from nest.units import shorten
 
@@ -167,6 +168,7 @@ def _fsdp(plan: Plan) -> bool:
 
 def _inexpressible(plan: Plan) -> Iterator[str]:
     job, way = plan.inputs.job, plan.configuration
+    yield from _unlike_adapters(model_of(plan).trainable)
     if plan.layout is None and way.pp * way.vpp > 1:
         yield "layers of the chunks: pipeline_model_parallel_layout has no text for them"
     if job.optimizer != "adam":
@@ -175,6 +177,65 @@ def _inexpressible(plan: Plan) -> Iterator[str]:
         yield "stack.dispatch_fp8: no field sends tokens to experts in fp8"
     if job.precision == "fp16" and job.stack.gradient_dtype == "bf16":
         yield "precision fp16: gradients in bf16 have no setting"
+
+
+def _unlike_adapters(trained: Trainable | None) -> Iterator[str]:
+    """What adapters have that its LoRA has no field for."""
+    if trained is None:
+        return
+    if trained.lora is None or trained.parts:
+        yield "trainable.parts: its recipes of language models train all, or adapters alone"
+    if trained.layers is not None:
+        yield "trainable.layers: adapters are written for all layers; allowed: null"
+    if trained.frozen_precision is not None:
+        yield ("trainable.frozen_precision: frozen weights are in the number format of the "
+               "recipe; allowed: null")
+    if trained.lora is not None and (other := {*trained.lora.targets} - {*MEGATRON}):
+        yield (f"trainable.lora.targets: got {', '.join(sorted(other))}; allowed: its own modules, "
+               "linear_qkv, linear_proj, linear_fc1, linear_fc2")
+
+
+def _adapters(model: Model) -> dict[str, Any]:
+    """Fields of its LoRA (src/megatron/bridge/peft/lora.py:143); each expert has its own."""
+    trained = model.trainable
+    if trained is None or trained.lora is None:
+        return {}
+    own = {"share_expert_adapters": False} if model.moe is not None else {}
+    return {"target_modules": [*trained.lora.targets], "dim": trained.lora.rank,
+            "dropout": trained.lora.dropout, **own}
+
+
+def _trainable(found: Plain, source: Source) -> Trainable | None:
+    """What a field `peft` and its own fields train; these are taken out. Defaults:
+    src/megatron/bridge/peft/lora.py:143.
+
+    Raises
+    ------
+    InputError : another scheme, or a field of LoRA that has no price.
+    """
+    peft = found.pop("peft", None)
+    own = {name.removeprefix("peft."): found.pop(name)
+           for name in [*found] if name.startswith("peft.")}
+    if peft is None and not own:
+        return None
+    if not isinstance(peft, PythonCall) or peft.name != "LoRA":
+        shown = peft.text if isinstance(peft, (PythonCall, UnknownValue)) else peft
+        raise InputError(f"{source.where}: peft: got {shorten(shown)}; allowed: None, "
+                         "LoRA(target_modules=[...], dim=N, dropout=SHARE)")
+    for name, value in own.items():
+        if name not in (*_PRICED, *_FREE) or isinstance(value, (PythonCall, UnknownValue)):
+            raise InputError(f"{source.where}: peft.{name}: got {shorten(value)}; allowed: "
+                             f"{', '.join((*_PRICED, *_FREE))}, as plain values")
+    given = {theirs: own[name] for name, theirs in _PRICED.items() if name in own}
+    return Trainable.parse({"lora": {"rank": 32, "targets": _DEFAULT_TARGETS, **given}},
+                           f"{source.where}: peft")
+
+
+_DEFAULT_TARGETS = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
+_PRICED = {"target_modules": "targets", "dim": "rank", "dropout": "dropout"}
+_FREE = ("alpha", "dropout_position", "lora_A_init_method", "lora_B_init_method",
+         "share_expert_adapters")
+"""Fields of LoRA that change no price; adapters of experts are priced one an expert."""
 
 
 def program(plan: Plan, title: str, priced: str) -> str:
@@ -212,10 +273,19 @@ def program(plan: Plan, title: str, priced: str) -> str:
         lines += ["    config.mixed_precision = None",
                   "    config.model.pipeline_dtype = torch.float32"]
     overlap = (f"        {name}={value!r}," for name, value in settings(OVERLAP, here).items())
+    lora = _adapters(model)
+    if lora:
+        lines += ["    config.peft = LoRA(", *(f"        {name}={value!r},"
+                                               for name, value in lora.items()), "    )"]
     lines += ["    config.comm_overlap = CommOverlapConfig(", *overlap, "    )",
               "    return config", "", "", 'if __name__ == "__main__":',
               "    pretrain(config=process_config_with_overrides(plan(), "
               "cli_overrides=sys.argv[1:]),", "             forward_step_func=forward_step)"]
+    if lora:
+        lines = [line.replace(" pretrain", " finetune").replace(
+            "training.pretrain ", "training.finetune ") for line in lines]
+        lines.insert(lines.index("from megatron.bridge.training.comm_overlap import "
+                                 "CommOverlapConfig"), "from megatron.bridge.peft.lora import LoRA")
     return "\n".join(lines) + "\n"
 
 
@@ -261,7 +331,7 @@ def _files(given: Sheet) -> Files:
 TARGET = Target(
     version="Megatron-Bridge 0.6.0", rules=(("Megatron-Bridge", "0.6.0"),),
     stacks="megatron-bridge", inexpressible=_inexpressible, order=megatron_order, files=_files,
-    capacity=True)
+    capacity=True, adapters=True)
 
 
 COMMON = "_pretrain_common"
@@ -296,6 +366,7 @@ def read(source: Source) -> FileDescription:
         if isinstance(found.get(name), PythonCall):
             del found[name]
     found |= assigned(source, section=True)
+    trained = _trainable(found, source)
     precision = _precision(found, source)
     ends = found.pop(ENDS, precision == "fp8")
     _formats(found, precision)
@@ -317,6 +388,8 @@ def read(source: Source) -> FileDescription:
     model = named_model(source, next(
         (name for name, (_, recipe) in RECIPES.items() if recipe == base.name), None),
         "no model of the catalog is known by its recipe")
+    if trained is not None:
+        model = model.replace(trainable=trained)
     if (given.get("model.mtp_num_layers") or 0) != model.mtp_layers and \
             "model.mtp_num_layers" in given:
         raise InputError(f"{source.where}: model.mtp_num_layers: got "

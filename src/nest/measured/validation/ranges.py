@@ -53,8 +53,8 @@ def evidence(priced: Iterable[PricedRun], fitted: bool) -> dict[str, list[Measur
     found: dict[str, list[MeasuredConfiguration]] = {}
     for one in compare(row for row in priced if not row.run.anomalous):
         model, cluster, job, way = one.members[0].key[2]  # type: ignore[index]
-        if job.stack.runs is None:
-            continue
+        if job.stack.runs is None or getattr(model, "trainable", None) is not None:
+            continue  # of training that has no evidence of its own
         found.setdefault(job.stack.runs, []).append(MeasuredConfiguration(
             one.group, one.model, one.measured_s / one.predicted_s, fitted,
             question_of(chain_of(model), cluster, job, way)))

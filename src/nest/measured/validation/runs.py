@@ -464,9 +464,9 @@ def unpriced(cells: Mapping[str, str]) -> str | None:
     notes = cells.get("notes", "").lower()
     if offload(cells.get("offload", ""), notes) is None:
         return "offloads to the host what is not named"
-    if re.search(r"\(lora\)", cells["model"].lower()) or re.match(r"lora\b", notes):
-        return "LoRA: the base weights are frozen"
     missing = [name for name in _PRICED if not cells.get(name)]
+    if re.search(r"\(lora\)", cells["model"].lower()) or re.match(r"lora\b", notes):
+        missing += [] if cells.get("lora") else ["lora"]
     if cells.get("n_experts"):
         missing += [name for name in ("top_k", "d_ff_expert") if not cells.get(name)]
     if cells.get("kv_lora_rank") or "mla" in re.findall(r"[a-z]+", cells.get("arch", "").lower()) \

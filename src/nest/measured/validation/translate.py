@@ -16,6 +16,7 @@ from nest.inputs.layers import MLA, MoE
 from nest.inputs.loading import load_model
 from nest.inputs.model import Model
 from nest.inputs.space import Dispatcher
+from nest.inputs.trainable import Trainable
 from nest.measured.validation.cells import first_match, precision, recompute
 from nest.measured.validation.degrees import configuration
 from nest.measured.validation.hardware import (
@@ -203,6 +204,28 @@ def model(run: Run) -> tuple[Model, list[str]]:
     ------
     InputError : the sizes are not a model, such as heads that do not divide the width.
     """
+    known, remarks = _whole_model(run)
+    if run.text("lora"):
+        known = known.replace(trainable=adapters(run))
+    return known, remarks
+
+
+def adapters(run: Run) -> Trainable:
+    """What a run trains whose cell `lora` has a rank, targets, and a share that is dropped, if any:
+    `16 linear_qkv+linear_proj 0.1`.
+
+    Raises
+    ------
+    InputError : the cell has another form, or names no targets.
+    """
+    rank, targets, dropout = (*run.text("lora").split(), "", "", "")[:3]
+    given = {"rank": int(rank) if rank.isdecimal() else rank,
+             "targets": targets.replace("+", ","), "dropout": dropout or 0.0}
+    return Trainable.parse({"lora": given}, f"run {run.run_id}")
+
+
+def _whole_model(run: Run) -> tuple[Model, list[str]]:
+    """The model of :func:`model`, all of it trained."""
     named = named_model(run.fields)
     if named is not None:
         return load_model(named), []
