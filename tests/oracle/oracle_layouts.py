@@ -68,16 +68,18 @@ def _family(
 
 def _run(sizes: Sequence[int]) -> bool:
     """One size, or one more in a cyclic run; the first and the last may hold fewer."""
-    parts = len(sizes)
-    return any(
-        list(sizes[1:-1]) == list(whole[1:-1]) and sizes[0] <= whole[0] and sizes[-1] <= whole[-1]
-        for whole in _whole(parts, max(sizes)))
+    return any(sizes[0] <= first and sizes[-1] <= last
+               for first, last in _ends(len(sizes), max(sizes)).get(tuple(sizes[1:-1]), ()))
 
 
 @cache
-def _whole(parts: int, most: int) -> list[list[int]]:
-    return [[base + ((n - start) % parts < run) for n in range(parts)]
-            for base, run, start in product(range(most + 1), range(parts), range(parts))]
+def _ends(parts: int, most: int) -> dict[Cuts, set[tuple[int, int]]]:
+    """First and last of all whole divisions, by the sizes between them."""
+    found: dict[Cuts, set[tuple[int, int]]] = {}
+    for base, run, start in product(range(most + 1), range(parts), range(parts)):
+        whole = [base + ((n - start) % parts < run) for n in range(parts)]
+        found.setdefault(tuple(whole[1:-1]), set()).add((whole[0], whole[-1]))
+    return found
 
 
 def _stages(sizes: Sequence[int], pp: int) -> bool:
