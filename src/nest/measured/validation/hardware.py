@@ -60,8 +60,8 @@ def shape(
 ) -> Shape:
     """Levels of the network that a run's devices span.
 
-    A node, or the part of an NVLink rack or of a slice of TPUs that the run uses, is level 0; all of
-    them level 1, with the figures of the catalog's leaf if all nodes fit below one, else of its
+    A node, or the part of an NVLink rack or of a slice of TPUs that the run uses, is level 0; all
+    of them level 1, with the figures of the catalog's leaf if all nodes fit below one, else of its
     spine.
 
     Parameters
