@@ -323,7 +323,7 @@ class Stack(Rates):
         False, description="recompute of norms and activation functions together runs every second "
         "product of a dense layer again too",
     )
-    elementary: tuple[Elementary, ...] = Field(
+    elementary: Annotated[tuple[Elementary, ...], at_most(2)] = Field(
         (), description="kernels that run as elementary operations of PyTorch, which keep what "
         "lies between them: RMSNorm (norm), gated activation functions (mlp_act)",
     )
