@@ -33,6 +33,8 @@ from nest.model import Layer, Operator
 
 Bytes = dict[int, Array]
 """By the modules of recompute that drop them."""
+FP32 = 4.0
+"""Bytes of an element of a norm's input, which is squared in fp32."""
 
 
 def saved_bytes(
@@ -43,7 +45,9 @@ def saved_bytes(
 
     The attention core keeps softmax statistics with flash kernels, else the scores, 5 bytes
     per head, query and key, and each dropout outside of it a mask of 1 byte an element
-    (arXiv:2205.05198, section 4.1). Where cp gathers keys and values, these and their gradients
+    (arXiv:2205.05198, section 4.1). An RMSNorm of elementary operations keeps its input in fp32
+    and, to weigh it, the normed one; a gated activation function the activated half (LlamaRMSNorm
+    and LlamaMLP of transformers). Where cp gathers keys and values, these and their gradients
     take bytes of all positions while a layer goes backward
     (:func:`nest.costs.traffic.gathered_seconds`).
     """
@@ -57,12 +61,14 @@ def saved_bytes(
         each = op.saved_elements * element
         if s.machine.format.narrow and stack.fp8_inputs and op.cast_elements is not None:
             each = op.cast_elements * s.machine.operand + op.wide_elements * element
+        if op.elementary in stack.elementary:
+            each += op.between_elements * (FP32 if op.elementary == "norm" else element)
         if op.loss:
             # The stack's figures are those of 16-bit training.
             logits = rows * padding * op.width * element / 2.0
             form = FORMS[stack.loss]
             each = form.keeps * stack.loss_kept * op.width * element / 2.0
-            peak = np.where(c.tp > 1, stack.loss_peak_split, stack.loss_peak)
+            peak = np.where(ranks > 1, stack.loss_peak_split, stack.loss_peak)
             at_once = parts(stack, seen, op.width * padding / ranks, float(layer.hidden))
             running = (peak - form.keeps * stack.loss_kept) * logits / at_once * (not form.again)
             live = np.maximum(live, running + form.gradient * seen * layer.hidden)

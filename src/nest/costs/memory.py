@@ -62,11 +62,11 @@ def recipe(job: Job) -> Recipe:
     parameters, which are the master copy, and casts what it gathers (MixedPrecisionPolicy of
     torch==2.13.0): 16/d with ZeRO-3. Where bf16 parameters are sharded, there is no master copy,
     and what is kept of a gradient has their format, whatever it is reduced in (foreach_reduce of
-    torch.distributed.fsdp). fp8 parameters may be gathered as they are (``fp8_gather``:
-    --fp8-param-gather of Megatron-Core; those of MXFP8 are gathered in bf16 and cast,
-    reuse_grad_buf_for_mxfp8_param_ag). Muon is Adam here: what its matrices need less is that of
-    :mod:`nest.costs.muon`. Adafactor has no first moment, and sums of rows and columns instead of a
-    second, which are neglected.
+    torch.distributed.fsdp); so it is with ``narrow_gradients``. fp8 parameters may be gathered as
+    they are (``fp8_gather``: --fp8-param-gather of Megatron-Core; those of MXFP8 are gathered in
+    bf16 and cast, reuse_grad_buf_for_mxfp8_param_ag). Muon is Adam here: what its matrices need
+    less is that of :mod:`nest.costs.muon`. Adafactor has no first moment, and sums of rows and
+    columns instead of a second, which are neglected.
     """
     states = _STATES[job.optimizer]
     host = 4.0 + 4.0 * states + 4.0, 4.0 + 8.0 + 8.0 * states
@@ -86,7 +86,7 @@ def recipe(job: Job) -> Recipe:
         return Recipe(2.0, 2.0, moments, moments, 0.0, gradient, 2.0,
                       2.0 + 4.0 + 2.0 * moments + more, *host)
     optimizer = 4.0 + moment * states + (4.0 if job.precision == "fp16" else 0.0)
-    held = 2.0 if job.precision == "fp16" else gradient
+    held = 2.0 if job.precision == "fp16" or stack.narrow_gradients else gradient
     # A bf16 parameter is the upper half of its fp32 master copy.
     split = stack.master_remainders and job.optimizer != "muon"
     remainder = 2.0 if split and job.precision == "bf16" else 0.0

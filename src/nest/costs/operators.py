@@ -115,8 +115,12 @@ class OperatorShare(NamedTuple):
 def shares(layer: Layer, c: Body, s: StageSetting) -> list[OperatorShare]:
     """What one device runs of the operators of a layer."""
     tokens, rest = tokens_of(layer, c, s)
-    return [OperatorShare(op, rows_of(op, layer, c, s, tokens, rest), *share_of(op, c.tp, c.etp))
-            for op in layer.operators]
+    found = [OperatorShare(op, rows_of(op, layer, c, s, tokens, rest), *share_of(op, c.tp, c.etp))
+             for op in layer.operators]
+    if s.machine.stack.gathers_logits:
+        found = [one._replace(ranks=np.ones(len(c.tp))) if one.operator.loss else one
+                 for one in found]
+    return found
 
 
 def parts_of(op: Operator, modules: tuple[str, ...], s: StageSetting) -> list[tuple[int, float]]:

@@ -44,9 +44,10 @@ forced routing (Megatron-MoE-ModelZoo).
 MEMORY_MARGIN = 0.1
 UNMEASURED_MARGIN = 0.2
 """Default margin with a stack that was never measured: of 15 sweeps of a code that no stack
-describes, the first pick runs in 11 with it and in 10 with 0.1, and takes 2.3 and 6.0 % longer than
-the fastest that ran (arXiv:2311.05610, priced as the stack unknown)."""
+describes, the first pick runs in 15 with it, in 13 with 0.15 and in 9 with 0.1, and takes 2.6, 4.2
+and 6.9 % longer than the fastest that ran (arXiv:2311.05610, priced as the stack unknown)."""
 GradientDtype = Literal["fp32", "bf16"]
+Elementary = Literal["norm", "mlp_act"]
 ZERO_STAGES = (0, 1, 2, 3)
 ZeroStage = Annotated[Whole, Field(ge=0, le=3)]
 LogitBytes = Annotated[Number, Field(ge=0, le=100)]
@@ -292,6 +293,10 @@ class Stack(Rates):
         default_factory=lambda data: data["gradient_dtype"],
         description="the same where products are in 8 bits or fewer; default: gradient_dtype",
     )
+    narrow_gradients: Flag = Field(
+        False, description="gradients of 16-bit parameters are kept in 16 bits, whatever they are "
+        "reduced in",
+    )
     moment_dtype: GradientDtype = Field(
         "fp32", description="number format that Adam's moments are kept in",
     )
@@ -326,6 +331,14 @@ class Stack(Rates):
     )
     loss_chunks: Annotated[Whole, Field(ge=1, le=10**6)] = Field(
         8, description="number of these parts where loss is chunks"
+    )
+    elementary: Annotated[tuple[Elementary, ...], at_most(2)] = Field(
+        (), description="kernels that run as elementary operations of PyTorch, which keep what "
+        "lies between them: RMSNorm (norm), gated activation functions (mlp_act)",
+    )
+    gathers_logits: Flag = Field(
+        False, description="tensor parallelism gathers the logits, and every rank runs the loss of "
+        "all of them; the traffic of that is not priced",
     )
     loss_kept: LogitBytes = Field(
         6.0, description="bytes a logit kept from the forward of the loss to its backward"

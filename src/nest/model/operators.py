@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 from nest.inputs.model import Model
 
@@ -70,6 +70,10 @@ class Operator:
     """Those that are kept in 16 bit all the same."""
     logits: bool = False
     """gemm: the loss reads its output alone."""
+    elementary: Literal["", "norm", "mlp_act"] = ""
+    """Kind of kernel that software without fused ones makes of elementary operations."""
+    between_elements: float = 0.0
+    """Elements per token that these keep besides."""
     loss: bool = False
     """memory: the loss over ``width`` logits per token; the stack determines the part that is kept,
     and ``saved_elements`` are at most those of Megatron-Core."""
@@ -227,7 +231,13 @@ def norm(model: Model, name: str, width: int) -> Operator:
     """A norm that reads and writes ``width`` elements per token."""
     parameters = width * (1 + model.norm_bias)
     return Operator(name, "memory", "sequence", forward_elements=2 * width,
-                    backward_elements=3 * width, parameters=parameters, saved_elements=width)
+                    backward_elements=3 * width, parameters=parameters, saved_elements=width,
+                    **between_norm(model, width))
+
+
+def between_norm(model: Model, width: int) -> dict[str, Any]:
+    """What an RMSNorm of elementary operations keeps; PyTorch's LayerNorm is one kernel."""
+    return {"elementary": "norm", "between_elements": width} if model.norm == "rmsnorm" else {}
 
 
 def gemm(

@@ -23,6 +23,7 @@ from nest.model.operators import (
     Layer,
     Operator,
     Traffic,
+    between_norm,
     gemm,
     kept_input,
     norm,
@@ -100,7 +101,8 @@ def _head_norm(model: Model, name: str, width: int) -> Operator:
     weights = {"head": model.head_dim, "all": width, "plain": 0}[model.qk_norm_form]
     return Operator(name, "memory", "heads", forward_elements=2 * width,
                     backward_elements=3 * width,
-                    parameters=norm(model, name, weights).parameters, saved_elements=width)
+                    parameters=norm(model, name, weights).parameters, saved_elements=width,
+                    **between_norm(model, width))
 
 
 def _core(
@@ -188,7 +190,8 @@ def mlp(
         replace(gemm(f"{name}_up", "column", up, h, bias, 0, modules), halves=model.gated),
         Operator(f"{name}_activation", "memory", "column", width=width,
                  forward_elements=up + width, backward_elements=2 * up + width,
-                 saved_elements=up, again=activation, dropped=modules, halves=model.gated),
+                 saved_elements=up, again=activation, dropped=modules, halves=model.gated,
+                 elementary="mlp_act", between_elements=up - width),
         gemm(f"{name}_down", "row", h, width, bias, width, modules, activation,
              cast_elements=width),
     ]
@@ -212,7 +215,8 @@ def experts(model: Model) -> list[Operator]:
                  parameters=moe.experts * up * (h + bias), again=_MOE),
         Operator("expert_activation", "memory", "expert_column", forward_elements=up + moe.ffn,
                  backward_elements=2 * up + moe.ffn, saved_elements=up, again=activation,
-                 dropped=_MOE, fusable=True, offloaded="moe_act"),
+                 dropped=_MOE, fusable=True, offloaded="moe_act", elementary="mlp_act",
+                 between_elements=up - moe.ffn),
         Operator("expert_down", "gemm", "expert_row", width=h, depth=moe.ffn,
                  parameters=moe.experts * h * (moe.ffn + bias), saved_elements=moe.ffn,
                  product_input=True, again=_MOE, dropped=activation, cast_elements=moe.ffn),

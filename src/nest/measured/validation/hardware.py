@@ -60,8 +60,9 @@ def shape(
 ) -> Shape:
     """Levels of the network that a run's devices span.
 
-    A node, or the part of an NVLink rack that the run uses, is level 0; all of them level 1,
-    with the figures of the catalog's leaf if all nodes fit below one, else of its spine.
+    A node, or the part of an NVLink rack or of a slice of TPUs that the run uses, is level 0; all
+    of them level 1, with the figures of the catalog's leaf if all nodes fit below one, else of its
+    spine.
 
     Parameters
     ----------
@@ -84,7 +85,9 @@ def shape(
     like = _template(template)
     remarks = []
     inner, rack = node, _rack(name, link)
-    if rack:
+    if name.startswith("tpu"):  # the links of a slice join all of its hosts
+        inner = _of_a_rack(devices, like.levels[0].size or devices)
+    elif rack:
         inner = _of_a_rack(devices, rack)
         if "NVL" not in link.upper():
             remarks.append(f"link not stated: an NVL{rack} rack, usual for {name}")

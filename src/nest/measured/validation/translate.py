@@ -93,7 +93,7 @@ def _job(run: Run, software: Stack) -> Job:
         software = software.replace(flash_attention=run.whole("flash_attention") == 1)
     number = precision(run.text("precision"))
     assert number is not None  # refused by nest.measured.validation.cells
-    software = software.replace(**_experts_of(run))
+    software = software.replace(**_stated(run, software))
     dropping = CAPACITY.search(_words(run)) is not None
     return Job(global_batch=run.degree("gbs_seqs"), seq_len=run.degree("seq_len"),
                precision=number, stack=software, routing=_routing_of(run),
@@ -128,9 +128,13 @@ def _words(run: Run) -> str:
     return f"{run.model} {run.notes}".lower()
 
 
-def _experts_of(run: Run) -> dict[str, str | bool]:
-    """Figures of the stack that a row states of its own: dispatcher and CUDA graphs."""
-    found: dict[str, str | bool] = {}
+NORM_KERNEL = re.compile(r"\bRMS ?(?:Norm )?kernel\b", re.IGNORECASE)
+"""Norms by one kernel, of software whose norms are elementary operations otherwise."""
+
+
+def _stated(run: Run, software: Stack) -> dict[str, Any]:
+    """Figures of the stack that a row states of its own, such as dispatcher and CUDA graphs."""
+    found: dict[str, Any] = {}
     words = run.text("dispatcher").lower()
     if run.text("n_experts") and words:
         if words not in get_args(Dispatcher):
@@ -140,6 +144,8 @@ def _experts_of(run: Run) -> dict[str, str | bool]:
         found["dispatcher"] = "alltoall"
     if "fused grouped mlp" in run.notes.lower():
         found["fused_experts"] = True
+    if NORM_KERNEL.search(run.notes):
+        found["elementary"] = tuple(name for name in software.elementary if name != "norm")
     found |= {name: True for name in ("fp8_attention", "fp8_head")
               if name.replace("_", " ") in run.notes.lower()}
     graphs = run.text("cuda_graphs").lower()
