@@ -1,8 +1,11 @@
-"""Draws docs/site/parallelism.svg: python docs/site/draw.py."""
+"""Draws the pictures of concepts beside it: python docs/site/draw.py."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 COLOURS = ("#4477aa", "#66ccee", "#228833", "#ccbb44")
 STAGES = MICRO_BATCHES = 4
@@ -26,13 +29,13 @@ def said(x: float, y: float, text: str, anchor: str = "start", bold: bool = Fals
     return f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}"{weight}>{text}</text>'
 
 
-def order(stage: int) -> list[tuple[str, int]]:
+def order(stage: int, micro_batches: int = MICRO_BATCHES) -> list[tuple[str, int]]:
     """Passes of a stage under 1F1B: forward (F) or backward (B), and the micro-batch."""
-    begun = min(MICRO_BATCHES, STAGES - stage)
+    begun = min(micro_batches, STAGES - stage)
     rows = [("F", n) for n in range(begun)]
-    for done in range(MICRO_BATCHES):
+    for done in range(micro_batches):
         rows.append(("B", done))
-        if begun < MICRO_BATCHES:
+        if begun < micro_batches:
             rows.append(("F", begun))
             begun += 1
     return rows
@@ -97,5 +100,92 @@ def picture() -> str:
     return "\n".join([*parts, said(80, 415, "time →"), "</svg>", ""])
 
 
+# ---------------------------------------------------------------- schedules
+
+
+SHOWN = (("gpipe", 1), ("1f1b", 1), ("zb1p", 1), ("interleaved", 2), ("zb-v", 2))
+"""Schedules of the picture, with their chunks a stage."""
+MANY = 8
+"""Micro-batches of the picture."""
+FORWARD, BACKWARD, INPUTS, WEIGHTS = range(4)
+SECONDS = {FORWARD: 2, BACKWARD: 4, INPUTS: 2, WEIGHTS: 2}
+"""Of a stage; a chunk takes its share."""
+
+
+def codes(name: str, chunks: int) -> list[list[int]]:
+    """Passes of each stage, by NEST's own rows; those of closed forms are written here."""
+    from nest.schedules.registry import SCHEDULES
+
+    entry: Any = SCHEDULES[name]
+    if name == "gpipe":
+        return [[FORWARD] * MANY + [BACKWARD] * MANY for _ in range(STAGES)]
+    if name == "1f1b":
+        return [[FORWARD if kind == "F" else BACKWARD for kind, _ in order(stage, MANY)]
+                for stage in range(STAGES)]
+    made = entry.order(STAGES, MANY, chunks)
+    return [[*made.codes[made.rows[s]:made.rows[s + 1]]] for s in range(STAGES)]
+
+
+def passes(name: str, chunks: int) -> Iterator[tuple[int, int, int, int, float, float]]:
+    """Stage, chunk, kind, micro-batch, start and length of each pass."""
+    from nest.schedules.passes import PASSES
+    from nest.schedules.registry import position
+
+    rows = codes(name, chunks)
+    last = STAGES * chunks - 1
+    counts: Counter[tuple[int, int, int]] = Counter()
+    done: dict[tuple[str, int, int], float] = {}
+    free = [0.0] * STAGES
+    while any(rows):
+        for stage, row in enumerate(rows):
+            if not row:
+                continue
+            chunk, kind = divmod(int(row[0]), PASSES)
+            at = position(name, STAGES, stage, chunk, chunks)
+            n = counts[stage, chunk, kind]
+            if kind == FORWARD:
+                needs = ("F", at - 1, n) if at else None
+            elif kind == WEIGHTS:
+                needs = ("B", at, n)
+            else:
+                needs = ("B", at + 1, n) if at < last else ("F", at, n)
+            if needs is None or needs in done:
+                row.pop(0)
+                counts[stage, chunk, kind] += 1
+                length = SECONDS[kind] / chunks
+                start = max(free[stage], done[needs] if needs else 0.0)
+                free[stage] = start + length
+                if kind != WEIGHTS:
+                    done["F" if kind == FORWARD else "B", at, n] = start + length
+                yield stage, chunk, kind, n, start, length
+
+
+def schedules_picture() -> str:
+    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1060 {len(SHOWN) * 118 + 34}" '
+             'font-family="sans-serif" font-size="10" fill="#111">',
+             "<title>Five schedules of a pipeline</title>",
+             f'<rect width="1060" height="{len(SHOWN) * 118 + 34}" fill="#fff"/>']
+    drawn = {name: [*passes(name, chunks)] for name, chunks in SHOWN}
+    unit = 940 / max(start + length for rows in drawn.values() for *_, start, length in rows)
+    for place, (name, chunks) in enumerate(SHOWN):
+        y, end = 24 + 118 * place, max(start + length for *_, start, length in drawn[name])
+        words = "" if chunks == 1 else f", {chunks} chunks a stage"
+        parts.append(said(20, y - 6, f"{name}{words}: {end:g}", bold=True))
+        parts += [said(20, y + 15 + 22 * stage, f"stage {stage}") for stage in range(STAGES)]
+        parts += [box(80, y + 22 * stage, round(unit * end, 1), 20, "#fff")
+                  for stage in range(STAGES)]
+        for stage, chunk, kind, n, start, length in drawn[name]:
+            colour = {FORWARD: "#4477aa", WEIGHTS: "#228833"}.get(kind, "#ee6677")
+            parts.append(box(round(80 + unit * start, 1), y + 22 * stage, round(unit * length, 1),
+                             20, colour, f"{n}", 0.8 if chunk else 0.4))
+    return "\n".join([*parts, said(80, 20 + 118 * len(SHOWN), "blue: forward; red: backward, or "
+                      "its part for inputs; green: its part for weights; darker: the second chunk; "
+                      "white: bubble; hand-overs take no time"), "</svg>", ""])
+
+
+PICTURES = {"parallelism": picture, "schedules": schedules_picture}
+
+
 if __name__ == "__main__":
-    (Path(__file__).parent / "parallelism.svg").write_text(picture(), encoding="utf-8")
+    for file, draw in PICTURES.items():
+        (Path(__file__).parent / f"{file}.svg").write_text(draw(), encoding="utf-8")

@@ -115,6 +115,13 @@ def test_the_error_document() -> None:
     assert [key for key in document["nearest"] if f'"{key}"' not in source] == []
 
 
+def test_the_model_types_are_those_of_the_reader() -> None:
+    from nest.inputs.huggingface.config import MODEL_TYPES
+
+    block = FORMATS.partition("<!-- model types -->\n```text\n")[2].partition("```")[0]
+    assert block.replace("\n", " ").strip() == ", ".join(MODEL_TYPES)
+
+
 # ---------------------------------------------------------------- glossary
 
 

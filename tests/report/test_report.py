@@ -10,6 +10,7 @@ from nest.evaluation.evaluate import evaluate
 from nest.evaluation.even import even_configuration
 from nest.evaluation.plans import Alternative, LeftOut, Plan, SearchReport
 from nest.inputs import Configuration, Job, SearchSpace, load_cluster, load_model
+from nest.report.page import Page
 from nest.report.plan_text import defaults, plan_text, proved, searched
 from nest.report.stages import runs
 from nest.report.summary_text import summary_text
@@ -23,6 +24,15 @@ def priced(
     described, where = load_model(model), load_cluster(cluster, devices=devices)
     way = even_configuration(described, where, job, **degrees)  # type: ignore[arg-type]
     return evaluate(described, where, job, way)
+
+
+def test_a_report_in_a_notebook_is_a_text(
+        monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rich would show it there by itself, and leave the text empty."""
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    page = Page()
+    page.paragraph("a step")
+    assert page.text().strip() == "a step" and capsys.readouterr().out == ""
 
 
 def test_the_report_explains_its_words() -> None:

@@ -15,7 +15,7 @@ import pytest
 
 import nest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 ASKED = ("llama2-7b", "dgx-a100", "--devices", "8", "--global-batch", "16", "--seq-len", "512",
          "--pp", "1", "--cp", "1", "--recompute", "none", "--json", "--quiet")
 
