@@ -56,6 +56,11 @@ def run(
     workers: Annotated[int | None, number(
         "Processes of this machine; default: one for each processor. Each has one thread.")] = None,
     parquet: Annotated[bool, text("Write points.parquet too.", None, "--parquet")] = False,
+    prove: Annotated[bool, text(
+        "Ask only what may change the front or the best plans; prove the rest.", None,
+        "--prove")] = False,
+    within: Annotated[float | None, options.fraction(
+        "The same, but leave out what is better by at most this share, such as 1%.")] = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -72,7 +77,8 @@ def run(
     found = load_study(study)
     done = None
     with _follow(found.name, quiet) as follow, suppress(KeyboardInterrupt):
-        done = sweep(found, folder, engine=engine, workers=workers, progress=follow)
+        done = sweep(found, folder, engine=engine, workers=workers, progress=follow, prove=prove,
+                     within=within or 0.0)
     if done is None or not done.complete:
         output.say(f"nest: {follow.last}; the same command goes on")
         raise typer.Exit(130)

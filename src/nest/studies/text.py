@@ -22,7 +22,7 @@ from nest.units import format_count
 
 FORMATS = ("csv", "json", "parquet")
 _AFTER = ("status", "front", *Figures._fields, "peak_memory_bytes", "optimal", "gap", "plan",
-          "message", "question")
+          "message", "question", "low_s", "known_by", "beaten_by")
 BATCH = 1000
 """Rows of a group of a Parquet file."""
 
@@ -47,6 +47,8 @@ def _cells(row: Row, on_front: bool) -> Iterator[Any]:
     yield on_front
     yield from (None,) * len(Figures._fields) if row.figures is None else row.figures
     yield from (row.peak_memory_bytes, row.optimal, row.gap, row.plan, row.message, row.question)
+    proof = row.proof
+    yield from (None,) * 3 if proof is None else (proof.low_s, proof.known_by, proof.beaten_by)
 
 
 def write(results: Results, file_format: str, path: str) -> None:
@@ -118,7 +120,7 @@ def _parquet(results: Results, stream: BinaryIO) -> None:
     study = results.study
     arrow = {int: pyarrow.int64(), float: pyarrow.float64(), bool: pyarrow.bool_()}
     given = {"status": str, "front": bool, "in_time": bool, "optimal": bool, "devices": int,
-             "plan": str, "message": str, "question": str}
+             "known_by": int, "beaten_by": int, "plan": str, "message": str, "question": str}
     types = []
     for place, name in enumerate(columns(results)):
         inside = 0 < place <= len(study.axes)
@@ -166,6 +168,10 @@ def report_text(
     study, total = results.study, results.counts.total()
     page.paragraph(f"{study.name}: {total:,} points", "bold")
     page.fact("Status", status_text(results))
+    if results.counts["proved"]:
+        page.fact("Proved", f"{results.counts['proved']:,} points need not be asked"
+                  + (f": none is better by more than {100 * results.within:g} %"
+                     if results.within else ": none is on the front or best"))
     for place, line in enumerate(reason_lines(results)):
         page.fact("" if place else "Reasons", line)
     for place, (doubt, points) in enumerate([*results.doubts.items()][:MOST_REASONS]):
