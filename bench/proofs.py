@@ -1,9 +1,10 @@
 """What a study takes that asks only what it cannot prove, beside one that asks everything.
 
-    python bench/proofs.py [POINTS ...]      figures as JSON; every row is compared
+    python bench/proofs.py [POINTS ...]           figures as JSON; every row is compared
+    python bench/proofs.py sampled [POINTS ...]   the whole study by a sample of its points
 
-A study of Llama-3-8B on 16 to 64 devices: two bandwidths, oversubscription, memory, devices, with
-prices that grow with each of them.
+A study of Llama-3-8B on 16 and 32 devices: two bandwidths, memory and its bandwidth, with prices
+that grow with each but the last.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 from nest.studies.sweep import Sweep, sweep
 from nest.studies.text import records
 
-WITHIN = 0.01
+WITHIN, SAMPLE = 0.01, 100
 PRICES = {
     "device_hour": "2.2 + 0.004 * cluster.device.memory / 1073741824",
     "adapter": "300 + 3 * cluster.levels[1].bandwidth / 1e9 * 8 + 30 * "
@@ -95,6 +96,23 @@ def compared(points: int) -> dict[str, Any]:
     return found
 
 
+def sampled(points: int) -> dict[str, Any]:
+    """Processor seconds of a study that proves, beside those of all its points by a sample."""
+    given, found = study(points), dict[str, Any]()
+    with tempfile.TemporaryDirectory() as folder:
+        some = {**given, "sample": {"method": "random", "count": SAMPLE}}
+        for name, data, more in (("all", some, {}), ("exact", given, {"prove": True}),
+                                 ("within", given, {"within": WITHIN})):
+            begun = time.process_time()
+            done = sweep(data, f"{folder}/{name}", engine="inline", **more)
+            found[name] = told(done, time.process_time() - begun)
+        whole = found["all"]["processor_s"] / SAMPLE * found["exact"]["points"]
+        found["all_estimated_s"] = round(whole, 1)
+        for name in ("exact", "within"):
+            found[name]["share"] = round(found[name]["processor_s"] / whole, 3)
+    return found
+
+
 def warmed() -> None:
     """Compile what the questions need."""
     given = study(16)
@@ -105,5 +123,7 @@ def warmed() -> None:
 
 if __name__ == "__main__":
     warmed()
-    for count in [int(word) for word in sys.argv[1:]] or [2000]:
-        print(json.dumps(compared(count)), flush=True)
+    words = sys.argv[1:]
+    ask = sampled if words[:1] == ["sampled"] else compared
+    for count in [int(word) for word in words if word.isdigit()] or [2000]:
+        print(json.dumps(ask(count)), flush=True)

@@ -11,14 +11,18 @@ import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, BinaryIO, TextIO, Unpack
+from typing import TYPE_CHECKING, Any, BinaryIO, TextIO, Unpack
 
 from nest.errors import InputError
 from nest.inputs.files import csv_cell, whole_file
 from nest.report.page import Page, PageOptions
+from nest.studies.questions import NEVER
 from nest.studies.results import MOST_REASONS, OBJECTIVES, Figures, Results, Row, summary
 from nest.studies.study import ObjectiveName, Study
-from nest.units import format_count
+from nest.units import format_count, format_seconds
+
+if TYPE_CHECKING:
+    from nest.studies.thresholds import Line
 
 FORMATS = ("csv", "json", "parquet")
 _AFTER = ("status", "front", *Figures._fields, "peak_memory_bytes", "optimal", "gap", "plan",
@@ -249,6 +253,31 @@ def shown(value: Any) -> str:
         return f"{value:,}"
     text = str(value)
     return text if len(text) <= WIDEST else text[: WIDEST - 3] + "..."
+
+
+def line_rows(lines: Sequence[Line]) -> tuple[list[str], list[list[str]]]:
+    """Heads and rows of a table of what is known along an axis, at each setting of the others."""
+    goal = any(value.holds is not None for line in lines for value in line.values)
+    rows = []
+    for line in lines:
+        others = [shown(label) for label in line.labels.values()]
+        if goal:
+            failing = [value for value in line.values if value.holds is False]
+            asked = sum(value.asked for value in line.values)
+            rows.append([*others, "none" if line.least is None else shown(line.least),
+                         shown(failing[-1].value) if failing else "",
+                         f"{asked} of {len(line.values)}"])
+            continue
+        for value in line.values:
+            low, high = (format_seconds(one) if one < NEVER else "does not fit"
+                         for one in (value.low_s, value.high_s))
+            rows.append([*others, shown(value.value),
+                         low if low == high else f"{low} to {high}",
+                         "" if value.elasticity is None else f"{value.elasticity:+.3f}",
+                         "" if value.asked else "proved"])
+    ends = ["least", "refuted up to", "asked"] if goal else ["value", "step", "% for 1 %", ""]
+    heads = [name.rpartition(".")[2] for name in (lines[0].labels if lines else ())]
+    return [*heads, *ends], rows
 
 
 def _names(names: Sequence[str]) -> str:
