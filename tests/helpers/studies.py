@@ -28,6 +28,10 @@ STUDY = {
              "cluster.levels.leaf.bandwidth": ["10 GB/s", "25 GB/s"],
              "cluster.device.memory": ["4 GiB", "8 GiB"]},
 }
+THREE_LEVELS = {**CLUSTER, "devices": 24, "levels": [
+    CLUSTER["levels"][0], {**CLUSTER["levels"][1], "size": 2},
+    {"name": "spine", "size": "n", "oversubscription": 2, "latency": "20 us"}]}
+"""The study's cluster below a spine."""
 SOURCE = str(Path(nest.__file__).parents[1])
 HELPERS = str(Path(__file__).parent)
 PAUSE = "NEST_TEST_PAUSE"

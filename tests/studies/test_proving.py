@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from studies import ASKED_LOG, CLUSTER, STUDY, monotone
+from studies import ASKED_LOG, STUDY, monotone
 
 import nest
 from nest.errors import InputError
@@ -36,9 +36,6 @@ def drawn(seed: int) -> dict[str, Any]:
     rng.shuffle(names)
     study: dict[str, Any] = {
         **STUDY, "name": f"drawn-{seed}",
-        "cluster": {**CLUSTER, "levels": [
-            {**level, "size": "n"} if n == 2 else level
-            for n, level in enumerate(CLUSTER["levels"])]},
         "axes": {name: axes[name] for name in names},
         "prices": {"device_hour": f"1 + {rng.choice((0, 0.02, 0.1))} * "
                    "cluster.device.memory / 1073741824",
@@ -47,7 +44,7 @@ def drawn(seed: int) -> dict[str, Any]:
     wanted = ["tokens_per_s", "tokens_per_money", "tokens_per_joule", "devices", "mfu",
               "step_time_s"]
     if rng.random() < 0.5:
-        study["train"] = {"tokens": 1e12, "days": rng.choice((None, 1e3, 3e3))}
+        study["train"] = {"tokens": 1e12, "days": rng.choice((None, 0.05, 0.08))}
         wanted += ["days", "money"]
     study["objectives"] = rng.sample(wanted, rng.choice((1, 2, 3)))
     study["groups"] = rng.choice(([], ["cluster.devices"], ["job.memory_margin"]))

@@ -57,84 +57,20 @@ class Proved(NamedTuple):
     proof: Proof
 
 
-class Prover:
-    """Bounds of the points of a study, and what its best points are so far.
+class Bounds:
+    """Lower bounds of questions, and which of them bound others.
 
     Parameters
     ----------
-    study : whose objectives count.
-    points : those with a question, in the order in which equally promising ones are asked.
-    within : share by which a point may be better than a known one and not be asked all the same.
-
-    Raises
-    ------
-    InputError : more than ``MOST_PROVED`` points, or trainings that share a cluster.
+    found : the standing of each question.
+    low : (N,) what is known of each by totals.
     """
 
-    def __init__(self, study: Study, points: Sequence[Placed], within: float = 0.0) -> None:
-        if len(points) > MOST_PROVED:
-            raise InputError(f"prove: got a study of {len(points):,} points; allowed: at most "
-                             f"{MOST_PROVED:,}, or without --prove and --within")
-        if study.together is not None:
-            raise InputError("prove: got a study with trainings together; allowed: `nest design`, "
-                             "which finds the best cluster for them, or without --prove")
-        self.points, self._within = points, within
-        self._slack = math.log1p(within)
-        self._number = np.array([one.point.number for one in points], dtype=np.int64)
-        self._scales(study)
-        self._families([standing(one.point.question) for one in points])  # type: ignore[arg-type]
-        self.state = np.zeros(len(points), dtype=np.int64)
-        self._low_by = np.full(len(points), -1, dtype=np.int64)
-        """Place of the point whose answer a lower bound is; -1: totals."""
-        self._beyond = np.full(len(points), np.inf)
-        """Logarithm of the seconds from which on a known point is no worse in any objective."""
-        self._beaten_by = np.full(len(points), -1, dtype=np.int64)
-        self._best = np.full((self._groups, self._base.shape[1]), np.inf)
-        self._best_number = np.full(self._best.shape, np.iinfo(np.int64).max)
-        self._turn = 0
-
-    # ------------------------------------------------------------ what is known beforehand
-
-    def _scales(self, study: Study) -> None:
-        """Logarithms of the objectives of a step of a second, turned so that less is better."""
-        names = [*study.axes]
-        places = [names.index(name) for name in study.groups]
-        numbers: dict[tuple[Any, ...], int] = {}
-        totals, chains = _Totals(), dict[Any, Chain]()
-        base, low, late, group = [], [], [], []
-        for point, _ in self.points:
-            question = point.question
-            assert question is not None and question.model is not None
-            model, cluster, job = question.model, question.cluster, question.job
-            if model not in chains:
-                chains[model] = chain_of(model)
-            peak = sum(peak_flops(cluster.device_types[kind], job.precision) * count
-                       for kind, count in _counted(cluster.type_numbers, cluster.size))
-            tokens = float(job.global_batch * job.seq_len)
-            answer = Outcome(
-                status="ok", step_time_s=1.0, tokens_per_s=tokens,
-                mfu=model_flop(chains[model], job.seq_len) * job.global_batch / peak)
-            found = figures_at(answer, point, study.train)
-            base.append([_scale(getattr(found, name), OBJECTIVES[name].most)
-                         for name in study.wanted])
-            limit = study.train.days if study.train is not None else None
-            late.append(math.inf if limit is None or not found.days
-                        else math.log(limit / found.days))
-            low.append(totals.of(chains[model], question))
-            key = tuple(point.labels[place] for place in places)
-            group.append(numbers.setdefault(key, len(numbers)))
-        shape = (len(self.points), len(study.wanted))
-        self._base: Floats = np.array(base).reshape(shape)
-        self._late: Floats = np.array(late)
-        self.low: Floats = np.array(low)
+    def __init__(self, found: Sequence[Standing], low: Floats) -> None:
+        self.low = low
         """(N,) logarithm of the seconds that no plan takes less than."""
-        self._group = np.array(group, dtype=np.int64)
-        self._groups = len(numbers)
-        self._timed: Bools = np.array([name != "devices" for name in study.wanted])
-        """(K,) objectives that a longer step makes worse."""
-
-    def _families(self, found: Sequence[Standing]) -> None:
-        """Points that may dominate each other."""
+        self.low_by = np.full(len(found), -1, dtype=np.int64)
+        """(N,) place of the question whose answer that is; -1: totals."""
         families: dict[str, list[int]] = {}
         for place, one in enumerate(found):
             families.setdefault(one.same, []).append(place)
@@ -160,20 +96,101 @@ class Prover:
         found: NDArray[np.int64] = members[under]
         return found
 
+    def raise_low(self, place: int, low: float) -> None:
+        """Raise lower bounds of all points that a point dominates."""
+        under = self.below(place)
+        more = under[self.low[under] < low]
+        self.low[more], self.low_by[more] = low, place
+
+
+class Prover:
+    """Bounds of the points of a study, and what its best points are so far.
+
+    Parameters
+    ----------
+    study : whose objectives count.
+    points : those with a question, in the order in which equally promising ones are asked.
+    within : share by which a point may be better than a known one and not be asked all the same.
+
+    Raises
+    ------
+    InputError : more than ``MOST_PROVED`` points, or trainings that share a cluster.
+    """
+
+    def __init__(self, study: Study, points: Sequence[Placed], within: float = 0.0) -> None:
+        if len(points) > MOST_PROVED:
+            raise InputError(f"prove: got a study of {len(points):,} points; allowed: at most "
+                             f"{MOST_PROVED:,}, or without --prove and --within")
+        if study.together is not None:
+            raise InputError("prove: got a study with trainings together; allowed: `nest design`, "
+                             "which finds the best cluster for them, or without --prove")
+        self.points, self._within = points, within
+        self._slack = math.log1p(within)
+        self._number = np.array([one.point.number for one in points], dtype=np.int64)
+        self._scales(study)
+        self.state = np.zeros(len(points), dtype=np.int64)
+        self._beyond = np.full(len(points), np.inf)
+        """Logarithm of the seconds from which on a known point is no worse in any objective."""
+        self._beaten_by = np.full(len(points), -1, dtype=np.int64)
+        self._best = np.full((self._groups, self._base.shape[1]), np.inf)
+        self._best_number = np.full(self._best.shape, np.iinfo(np.int64).max)
+        self._turn = 0
+
+    # ------------------------------------------------------------ what is known beforehand
+
+    def _scales(self, study: Study) -> None:
+        """Logarithms of the objectives of a step of a second, turned so that less is better."""
+        names = [*study.axes]
+        places = [names.index(name) for name in study.groups]
+        numbers: dict[tuple[Any, ...], int] = {}
+        totals, chains = Totals(), dict[Any, Chain]()
+        base, low, late, group = [], [], [], []
+        for point, _ in self.points:
+            question = point.question
+            assert question is not None and question.model is not None
+            model, cluster, job = question.model, question.cluster, question.job
+            if model not in chains:
+                chains[model] = chain_of(model)
+            peak = sum(peak_flops(cluster.device_types[kind], job.precision) * count
+                       for kind, count in _counted(cluster.type_numbers, cluster.size))
+            tokens = float(job.global_batch * job.seq_len)
+            answer = Outcome(
+                status="ok", step_time_s=1.0, tokens_per_s=tokens,
+                mfu=model_flop(chains[model], job.seq_len) * job.global_batch / peak)
+            found = figures_at(answer, point, study.train)
+            base.append([_scale(getattr(found, name), OBJECTIVES[name].most)
+                         for name in study.wanted])
+            limit = study.train.days if study.train is not None else None
+            late.append(math.inf if limit is None or not found.days
+                        else math.log(limit / found.days))
+            low.append(totals.of(chains[model], question))
+            key = tuple(point.labels[place] for place in places)
+            group.append(numbers.setdefault(key, len(numbers)))
+        shape = (len(self.points), len(study.wanted))
+        self._base: Floats = np.array(base).reshape(shape)
+        self._late: Floats = np.array(late)
+        self.bounds = Bounds(
+            [standing(one.point.question) for one in self.points],  # type: ignore[arg-type]
+            np.array(low))
+        self._group = np.array(group, dtype=np.int64)
+        self._groups = len(numbers)
+        self._timed: Bools = np.array([name != "devices" for name in study.wanted])
+        """(K,) objectives that a longer step makes worse."""
+
     # ------------------------------------------------------------ answers
 
     def answered(self, place: int, answer: Outcome) -> None:
         """Note the answer to a point's question."""
         self.state[place] = DONE
         if answer.status == "infeasible":
-            self._raise(place, math.inf)
+            self.bounds.raise_low(place, math.inf)
         if answer.status not in ("ok", "near") or not answer.step_time_s:
             return
         low = answer.low
         if low is None and answer.gap is not None:
             low = answer.step_time_s / (1.0 + answer.gap)
         if low:
-            self._raise(place, math.log(low))
+            self.bounds.raise_low(place, math.log(low))
         seconds = math.log(answer.step_time_s)
         if seconds <= self._late[place]:
             self._witness(place, self._base[place] + self._timed * seconds)
@@ -182,13 +199,7 @@ class Prover:
         """Note that no plan of a point takes less than it was asked for."""
         self.state[place] = DONE
         if answer.low:
-            self._raise(place, math.log(answer.low))
-
-    def _raise(self, place: int, low: float) -> None:
-        """Raise lower bounds of all points that a point dominates."""
-        under = self.below(place)
-        more = under[self.low[under] < low]
-        self.low[more], self._low_by[more] = low, place
+            self.bounds.raise_low(place, math.log(answer.low))
 
     def _witness(self, place: int, values: Floats) -> None:
         """Compare all points of its group with one that has a plan in time."""
@@ -224,14 +235,15 @@ class Prover:
 
     def proved(self) -> Iterator[Proved]:
         """Points that need not be asked any more; each is given once."""
-        found = np.flatnonzero((self.state == OPEN) & (self.low >= self.useless))
+        found = np.flatnonzero((self.state == OPEN) & (self.bounds.low >= self.useless))
         self.state[found] = DONE
         for place in found.tolist():
             yield Proved(place, self.proof(place))
 
     def proof(self, place: int) -> Proof:
         """Why no plan of a point is of use."""
-        low, known, beaten = self.low[place], self._low_by[place], self._beaten_by[place]
+        low, known = self.bounds.low[place], self.bounds.low_by[place]
+        beaten = self._beaten_by[place]
         late = bool(low >= self._late[place]) or beaten < 0
         return Proof(
             low_s=_seconds(low), known_by=None if known < 0 else int(self._number[known]),
@@ -249,7 +261,7 @@ class Prover:
         turns = self._base.shape[1] + (self._base.shape[1] > 1)
         turn, self._turn = self._turn % turns, self._turn + 1
         hope = self._base + self._timed * np.where(
-            np.isfinite(self.low), self.low, 0.0)[:, None]
+            np.isfinite(self.bounds.low), self.bounds.low, 0.0)[:, None]
         score = hope.mean(axis=1) if turn == self._base.shape[1] else hope[:, turn]
         place = int(np.argmin(np.where(open_points, score, np.inf)))
         if not open_points[place]:
@@ -263,7 +275,7 @@ class Prover:
         assert question is not None
         return question.unchecked(
             below=math.exp(useless) * (1.0 + SURE) if useless < 700.0 else math.inf,
-            floor=_seconds(self.low[place]) if np.isfinite(self.low[place]) else 0.0,
+            floor=_seconds(self.bounds.low[place]) if np.isfinite(self.bounds.low[place]) else 0.0,
             within=self._within)
 
     def reopen(self, place: int) -> None:
@@ -280,7 +292,7 @@ class Prover:
         return found
 
 
-class _Totals:
+class Totals:
     """Lower bounds of questions by totals; those of one device and job are worked out once."""
 
     def __init__(self) -> None:

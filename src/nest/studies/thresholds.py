@@ -95,8 +95,8 @@ class Value(Description):
     holds: bool | None = None
     """Whether the goal holds; None: without a goal."""
     elasticity: float | None = None
-    """Per cent that a step gets longer where the axis grows by 1 %, to the next value; None: the
-    step is not known well enough, or the value is no number."""
+    """Per cent that a step gets longer where the axis grows by 1 %, to the next value that was
+    asked; None: it was not asked, or nothing fits."""
 
 
 class Line(Description):
@@ -224,20 +224,18 @@ def curve(study: Study, axis: str, within: float = 0.0, answer: Ask = ask) -> li
                        and not known.asked[n]]:
             known.ask(left[len(left) // 2])
         values = [known.value(n, place, None) for n in range(len(points))]
-        found.append(Line(labels=labels, values=tuple(
-            one.unchecked(elasticity=_elasticity(one, behind))
-            for one, behind in zip(values, [*values[1:], None], strict=True))))
+        asked = [n for n in range(len(points)) if known.asked[n]]
+        for n, behind in zip(asked, asked[1:], strict=False):
+            values[n] = values[n].unchecked(elasticity=_elasticity(values[n], values[behind]))
+        found.append(Line(labels=labels, values=tuple(values)))
     return found
 
 
-def _elasticity(one: Value, behind: Value | None) -> float | None:
-    if behind is None:
-        return None
+def _elasticity(one: Value, behind: Value) -> float | None:
     x, y = number_of(one.value), number_of(behind.value)
-    middle = [math.sqrt(each.low_s) * math.sqrt(each.high_s) for each in (one, behind)]
-    if not x or not y or x <= 0 or y <= 0 or x == y or max(middle) >= math.sqrt(NEVER):
+    if not x or not y or min(x, y) <= 0 or x == y or max(one.high_s, behind.high_s) >= NEVER:
         return None
-    return math.log(middle[1] / middle[0]) / math.log(y / x)
+    return math.log(behind.high_s / one.high_s) / math.log(y / x)
 
 
 def _lines(study: Study, axis: str) -> Iterator[tuple[dict[str, Any], list[Point], int]]:
