@@ -14,7 +14,9 @@ import pytest
 from studies import ASKED_LOG, STUDY, monotone
 
 import nest
-from nest.errors import InputError
+from nest.api import OfUse
+from nest.errors import InputError, NoFasterError
+from nest.questions import Question
 from nest.studies import proving
 from nest.studies.standing import Standing
 from nest.studies.store import FILE, Store
@@ -239,11 +241,8 @@ def test_limits_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_plans_below_a_limit_are_those_of_the_whole_search() -> None:
     model, cluster = nest.load_model("llama2-7b"), nest.load_cluster("dgx-h100", devices=16)
     job = nest.Job(global_batch=64, seq_len=2048)
-    question = nest.Question(model=model, cluster=cluster, job=job)
+    question = Question(model=model, cluster=cluster, job=job)
     best = nest.Planner().answer(question)
-    from nest.api import OfUse
-    from nest.errors import NoFasterError
-
     above = nest.Planner().answer(question, of_use=OfUse(below=1.0001 * best.step_time_s))
     assert above.configuration() == best.configuration() and above.optimal
     planner = nest.Planner()
