@@ -12,7 +12,7 @@ from threading import RLock
 from typing import TYPE_CHECKING, NamedTuple, TypedDict, Unpack, get_args
 
 from nest.costs.memory import memory_problem
-from nest.errors import InfeasibleError, InputError, KernelError, LimitError
+from nest.errors import InfeasibleError, InputError, KernelError, LimitError, NoFasterError
 from nest.evaluation.confidence import preferred
 from nest.evaluation.evaluate import chain_of, need_question, priced
 from nest.evaluation.plans import Plan, SearchReport
@@ -138,6 +138,17 @@ def plan(
         progress=progress)
 
 
+class OfUse(NamedTuple):
+    """Plans of a question that are of use to whoever asks; by default all are."""
+
+    below: float = math.inf
+    """Seconds of a step that a plan has to stay below."""
+    floor: float = 0.0
+    """Seconds that no plan takes less than, as is known already."""
+    within: float = 0.0
+    """A plan that takes at most this share longer than ``floor`` is good enough."""
+
+
 class Planner:
     """Plans as :func:`plan` does, and keeps what near questions share.
 
@@ -191,16 +202,23 @@ class Planner:
 
     @takes(progress="function")
     def answer(
-        self, question: Question, threads: int | None = None, progress: Follower | None = None
+        self, question: Question, threads: int | None = None, progress: Follower | None = None,
+        of_use: OfUse = OfUse(),  # noqa: B008
     ) -> Plan:
-        """The plan that a question asks for; errors are those of :func:`plan`."""
+        """The plan that a question asks for; errors are those of :func:`plan`.
+
+        Raises
+        ------
+        NoFasterError : besides, no plan takes fewer seconds than ``of_use`` says.
+        """
         with self._lock:
             if self._asked:
                 raise InputError("planner: is asked by the progress of its own question; allowed: "
                                  "nest.plan or another nest.Planner there, or after the answer")
             self._asked = True
             try:
-                return _planned(question, _control(question, threads, progress, self._cache))
+                return _planned(
+                    question, _control(question, threads, progress, self._cache), of_use)
             finally:
                 self._asked = False
                 self._cache.settle()
@@ -289,11 +307,17 @@ def _problems(chain: Chain, cluster: Cluster, job: Job, space: SearchSpace) -> l
     return [*found, *space_problems(chain, cluster, job, space)]
 
 
-def _planned(question: Question, control: Control) -> Plan:
+def _planned(question: Question, control: Control, of_use: OfUse = OfUse()) -> Plan:  # noqa: B008
     """The fastest plan, confirmed."""
     query = _query(question, control.cache)
     warm = _warm_start(query, control.cache)
-    query, found = _searched(question, query, control, warm)
+    enough = of_use.floor * (1.0 + of_use.within)
+    if of_use.within and warm.plan is not None and warm.plan.step_time_s <= enough:
+        gap = warm.plan.step_time_s / of_use.floor - 1.0
+        return warm.plan.unchecked(lower_bound_s=of_use.floor, gap=max(gap, 0.0))
+    query, found = _searched(question, query, control, warm, of_use.below)
+    if found.configuration is None and of_use.below < math.inf and not control.watch.over:
+        raise NoFasterError(min(found.lower_bound, of_use.below))
     if found.configuration is None:
         raise _no_plan(question, query, found, control)
     again = warm.plan is not None and found.configuration == warm.start.configuration
@@ -414,16 +438,16 @@ def _counted(batches: Iterable[int]) -> list[int]:
 
 
 def _searched(
-    question: Question, query: Query, control: Control, warm: _Priced
+    question: Question, query: Query, control: Control, warm: _Priced, below: float
 ) -> tuple[Query, SearchResult]:
     """Search until the time is over; the query comes back with the best order and filling."""
     from nest.search.ways import search
 
     cluster, job, space, how = query.cluster, query.job, query.space, question.search
-    found = search(query, control, warm.limit)
+    found = search(query, control, min(warm.limit, below))
     unproved = found.configuration is None or not found.proved
-    if warm.plan is not None and unproved and not control.watch.over:
-        found = search(query, control)
+    if warm.limit < below and unproved and not control.watch.over:
+        found = search(query, control, below)
     replicas = [n for n in divisors(job.global_batch)
                 if n <= cluster.size and space.allows("outer_dp", n)]
     for other, count in (*(other_orders(cluster, replicas) if how.reorder else ()),
@@ -431,7 +455,8 @@ def _searched(
         if control.watch.over:
             break
         bounds = space if count is None else space.replace(outer_dp=count)
-        tried = search(query.replace(cluster=other, space=bounds), control, found.step_time)
+        tried = search(query.replace(cluster=other, space=bounds), control,
+                       min(found.step_time, below))
         if tried.step_time < found.step_time:
             # Plans with other numbers of super-pipelines have other orders.
             proved = tried.others_proved and (query.top == 1 or count is None)

@@ -72,6 +72,22 @@ class InfeasibleError(NoPlanError):
         return (type(self), (str(self), self.nearest))
 
 
+class NoFasterError(NoPlanError):
+    """No plan is faster than the caller wants.
+
+    Parameters
+    ----------
+    lower_bound_s : seconds of a step that no plan takes less than.
+    """
+
+    def __init__(self, lower_bound_s: float) -> None:
+        super().__init__(f"no plan takes less than {lower_bound_s!r} s per step")
+        self.lower_bound_s = lower_bound_s
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.lower_bound_s,))
+
+
 class LimitError(NoPlanError):
     """A declared limit was reached: time, memory, search size, or the types of network planned."""
 

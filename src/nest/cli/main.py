@@ -21,6 +21,7 @@ from nest import __version__
 from nest.cli.bench import app as bench
 from nest.cli.capture import capture
 from nest.cli.compare import compare
+from nest.cli.design import design
 from nest.cli.doctor import doctor
 from nest.cli.evaluate import evaluate
 from nest.cli.learning import following, learn
@@ -43,8 +44,8 @@ OK, INTERRUPTED = 0, 130
 app = App(help="Plan how to split the training of a model over a cluster.",
           pretty_exceptions_enable=False)
 for _command in (plan, ask, evaluate, compare, report, plot, diagnose, explain, replan, export,
-                 read, capture, improve, learn, probe, serve, mcp, simulate, validate, doctor,
-                 warm):
+                 read, capture, improve, learn, probe, serve, mcp, simulate, validate, design,
+                 doctor, warm):
     app.command(_command.__name__)(_command)
 app.command("next")(following)
 app.command("list")(show)

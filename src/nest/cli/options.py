@@ -74,6 +74,7 @@ def _positive(given: str | float) -> float:
 
 whole = _read(int, "a whole number")
 _share = _read(_percent, "a number, such as 0.05, or 5%")
+_amount = _read(_positive, "a number above 0")
 _seconds = _read(_positive, "seconds, above 0")
 
 
@@ -85,6 +86,11 @@ def number(help: str, metavar: str = "N", *names: str) -> typer.models.OptionInf
 def fraction(help: str, metavar: str = "SHARE") -> typer.models.OptionInfo:
     """An option that takes a number; the descriptions check its range."""
     return text(help, metavar, parser=_share)
+
+
+def amount(help: str, metavar: str = "MONEY") -> typer.models.OptionInfo:
+    """An option that takes a number above 0."""
+    return text(help, metavar, parser=_amount)
 
 
 def seconds(help: str) -> typer.models.OptionInfo:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from nest.studies.results import Results
     from nest.studies.running import StudyProgress
     from nest.studies.sweep import Sweep
+    from nest.studies.thresholds import Line
 
 USUAL = "run"
 
@@ -56,6 +57,11 @@ def run(
     workers: Annotated[int | None, number(
         "Processes of this machine; default: one for each processor. Each has one thread.")] = None,
     parquet: Annotated[bool, text("Write points.parquet too.", None, "--parquet")] = False,
+    prove: Annotated[bool, text(
+        "Ask only what may change the front or the best plans; prove the rest.", None,
+        "--prove")] = False,
+    within: Annotated[float | None, options.fraction(
+        "The same, but leave out what is better by at most this share, such as 1%.")] = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -72,7 +78,8 @@ def run(
     found = load_study(study)
     done = None
     with _follow(found.name, quiet) as follow, suppress(KeyboardInterrupt):
-        done = sweep(found, folder, engine=engine, workers=workers, progress=follow)
+        done = sweep(found, folder, engine=engine, workers=workers, progress=follow, prove=prove,
+                     within=within or 0.0)
     if done is None or not done.complete:
         output.say(f"nest: {follow.last}; the same command goes on")
         raise typer.Exit(130)
@@ -145,6 +152,63 @@ def show(
     files = {os.path.join(place, f"{name}.{suffix}"): figure for name, figure in figures.items()}
     _deliver(done, (), as_json, quiet,
              {file: partial(save_figure, file, figure) for file, figure in files.items()})
+
+
+@app.command("least")
+def least(
+    study: Annotated[str, options.argument("File of a study.", "STUDY")],
+    *,
+    axis: Annotated[str, text("Axis whose least value is wanted.", "AXIS")],
+    goal: Annotated[str, text('What a plan has to reach, such as "days <= 30".', "GOAL")],
+    as_json: options.Json = False,
+) -> None:
+    """Find the least value of an axis for which a goal holds, with proof.
+
+    The least bandwidth, memory or number of devices, or the most oversubscription, by bisection,
+    at each setting of the other axes.
+    """
+    from nest.studies.sweep import load_study
+    from nest.studies.thresholds import Goal
+    from nest.studies.thresholds import least as found
+
+    known = load_study(study)
+    _lines(axis, found(known, axis, Goal.of(goal, known)), as_json, f"Least {axis}: {goal}")
+
+
+@app.command("curve")
+def curve(
+    study: Annotated[str, options.argument("File of a study.", "STUDY")],
+    *,
+    axis: Annotated[str, text("Axis along which steps are wanted.", "AXIS")],
+    within: Annotated[float | None, options.fraction(
+        "Ask nothing between steps that differ by at most this share, such as 1%.")] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Show what a step takes along an axis, and its shadow price.
+
+    The shadow price is the per cent that a step gets longer for 1 % more of the axis.
+    """
+    from nest.studies.sweep import load_study, need_within
+    from nest.studies.thresholds import curve as found
+
+    lines = found(load_study(study), axis, need_within(within or 0.0))
+    _lines(axis, lines, as_json, f"Steps along {axis}")
+
+
+def _lines(axis: str, lines: list[Line], as_json: bool, title: str) -> None:
+    """Print what is known along an axis."""
+    import json
+
+    from nest.report.page import Page
+    from nest.studies.text import line_rows
+
+    if as_json:
+        output.emit(json.dumps({"schema": "nest.thresholds/1", "axis": axis,
+                                "lines": [line.as_dict() for line in lines]}, indent=2))
+        return
+    page = Page(**output.page())
+    page.table(title, *line_rows(lines), left=[])
+    output.emit(page.text())
 
 
 def _no_plan(source: str, results: Results) -> InputError:

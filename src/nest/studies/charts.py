@@ -24,7 +24,8 @@ MOST_PANELS = 12
 MOST_LABELS = 10
 """Points of fronts that are labelled in a picture (chosen: more overlap)."""
 WITHOUT: Mapping[str, tuple[str, str]] = {
-    "late": ("#d2d2d2", "late"), "infeasible": ("#a8a8a8", "does not fit"),
+    "proved": ("#e1e1e1", "proved, not asked"), "late": ("#d2d2d2", "late"),
+    "infeasible": ("#a8a8a8", "does not fit"),
     "limit": ("#8c8c8c", "time limit"), "failed": ("#6e6e6e", "failed"),
     "invalid": ("#4a4a4a", "refused"), "open": ("#f0f0f0", "not asked yet")}
 """Shades of cells without a plan, and what the legend says; the nearest to a plan first."""

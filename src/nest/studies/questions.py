@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import time
 import zlib
 from collections.abc import Container, Mapping, Sequence
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
-from nest.errors import InfeasibleError, InputError, LimitError
+from nest.errors import InfeasibleError, InputError, LimitError, NoFasterError
 from nest.inputs import Cluster, Job, Model, SearchSpace, load_cluster
 from nest.inputs.base import Description
 from nest.inputs.job import DEFAULT_STACK
@@ -25,9 +26,11 @@ if TYPE_CHECKING:
     from nest.api import Planner
     from nest.evaluation.plans import Plan
 
-Status = Literal["ok", "infeasible", "invalid", "limit", "failed"]
+Status = Literal["ok", "near", "infeasible", "invalid", "limit", "failed", "proved"]
 STATUSES: Mapping[str, str] = {
     "ok": "there is a plan",
+    "near": "there is a plan, as near to the best as --within asks; asked again without it",
+    "proved": "not asked: no plan there would be on the front or the best of its group",
     "infeasible": "nothing in the space fits",
     "invalid": "the descriptions are wrong or do not go together",
     "limit": "a limit ended the search before a plan was found",
@@ -43,6 +46,11 @@ class VersionedQuestion(Question):
 
     version: str = VERSION
     """Of NEST, where the sweep was started."""
+    below: float = math.inf
+    floor: float = 0.0
+    within: float = 0.0
+    """Which plans are of use: see :class:`nest.api.OfUse`. No answer that is stored depends on
+    ``below`` and ``floor``."""
 
 
 class Outcome(Description):
@@ -59,13 +67,39 @@ class Outcome(Description):
     peak_memory_bytes: float | None = None
     optimal: bool | None = None
     gap: float | None = None
+    low: float | None = Field(None, description="seconds that no plan takes less than")
     plan: str | None = Field(None, description="degrees, a line")
     seconds: float = Field(0.0, description="of a processor")
+
+
+NEVER = 1e300
+"""Seconds of a step where nothing fits: JSON has no infinity."""
+
+
+class Proof(Description):
+    """Why no plan of a point would be on the front, or the best of its group."""
+
+    low_s: float = Field(description="seconds that no plan there takes less than")
+    known_by: int | None = Field(None, description="point, no worse in anything, of whose plans "
+                                 "this is known; null: the sum over layers and devices")
+    beaten_by: int | None = Field(None, description="point that is no worse in any objective; "
+                                  "null: the training is late")
+    within: float = Field(0.0, description="share by which the point may still be better")
+
+    def __str__(self) -> str:
+        if self.low_s >= NEVER:
+            return f"nothing fits, as at point {self.known_by}, which has no less of anything"
+        known = "by layers and devices" if self.known_by is None else f"point {self.known_by}"
+        beaten = "too late" if self.beaten_by is None else (
+            f"not better than point {self.beaten_by}")
+        more = f" by more than {100 * self.within:g} %" if self.within else ""
+        return f"{beaten}{more}: no plan takes less than {self.low_s:.6g} s ({known})"
 
 
 class About(Description):
     """What a row says of a point besides its axes."""
 
+    proof: Proof | None = Field(None, description="why its question need not be asked")
     problem: str | None = Field(None, description="why nothing is asked there")
     devices: int = Field(0, ge=0)
     hour: float | None = Field(None, description="money for an hour of the cluster")
@@ -202,7 +236,11 @@ def planner() -> Planner:
 
 def planned(question: Question) -> Plan:
     """Ask the planner: the only place of a sweep that does."""
-    return planner().answer(question, threads=1)
+    from nest.api import OfUse
+
+    of_use = OfUse() if not isinstance(question, VersionedQuestion) else OfUse(
+        question.below, question.floor, question.within)
+    return planner().answer(question, threads=1, of_use=of_use)
 
 
 def ask(question: VersionedQuestion) -> Answered:
@@ -220,6 +258,8 @@ def ask(question: VersionedQuestion) -> Answered:
     try:
         plan = planned(question)
         answer = _figures(plan)
+    except NoFasterError as error:
+        answer = told("proved", error).unchecked(low=error.lower_bound_s)
     except InfeasibleError as error:
         answer = told("infeasible", error)
     except InputError as error:
@@ -265,8 +305,10 @@ def _figures(plan: Plan) -> Outcome:
     from nest.report.comparison_text import in_a_line
 
     known = plan.confidence
+    exact = plan.optimal or plan.search is not None
     return Outcome(
-        status="ok", message="; ".join(plan.doubts)[:4000] or None, step_time_s=plan.step_time_s,
+        status="ok" if exact else "near", low=plan.lower_bound_s,
+        message="; ".join(plan.doubts)[:4000] or None, step_time_s=plan.step_time_s,
         low_s=known.low_s if known else None, high_s=known.high_s if known else None,
         samples_per_s=plan.samples_per_s,
         tokens_per_s=plan.tokens_per_s, mfu=plan.mfu, peak_memory_bytes=peak_memory(plan),

@@ -6,12 +6,15 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nest.studies.questions import STATUSES, About, Outcome
+from nest.studies.questions import STATUSES, About, Outcome, Proof
 from nest.studies.store import Store, Stored
 from nest.studies.study import ObjectiveName, Study, Train
 from nest.units import shorten
+
+if TYPE_CHECKING:
+    from nest.studies.points import Point
 
 
 class Objective(NamedTuple):
@@ -88,11 +91,21 @@ def figures(answer: Outcome, about: About, train: Train | None) -> Figures:
         in_time=train is None or train.days is None or days is None or days <= train.days)
 
 
+def figures_at(answer: Outcome, point: Point, train: Train | None) -> Figures:
+    """Figures of an answer at a point that is not stored."""
+    assert point.question is not None
+    hour, watts, _ = point.bill or (None, None, 0)
+    return figures(answer, About(devices=point.question.cluster.size, hour=hour, watts=watts),
+                   train)
+
+
 # ---------------------------------------------------------------- results
 
 
 FEWEST = 3
 """Points from which a rank correlation is given."""
+WITH_PLAN = ("ok", "near")
+"""Statuses of points that have a plan."""
 MOST_TOLD = 1000
 """Reasons of a status that are told apart (chosen): a million points may have as many."""
 MOST_REASONS = 5
@@ -119,6 +132,8 @@ class Row(NamedTuple):
     """Of a processor."""
     figures: Figures | None
     """None: there is no plan."""
+    proof: Proof | None = None
+    """Why it was not asked."""
 
 
 class Light(NamedTuple):
@@ -187,6 +202,8 @@ class Results:
         """Numbers of the points whose plans take longer than the training may."""
         self.seconds = 0.0
         """Of processors, of all answers."""
+        self.within = 0.0
+        """Share by which points that were not asked may be better than known ones."""
         self.light: list[Light] = []
         """Plans in the race."""
         self.all_reasons = True
@@ -196,6 +213,8 @@ class Results:
             self.counts[row.status] += 1
             self._note(row)
             self.seconds += row.seconds
+            if row.proof is not None:
+                self.within = max(self.within, row.proof.within)
             if row.figures is not None and not row.figures.in_time:
                 self.late.append(row.number)
             elif row.figures is not None:
@@ -221,14 +240,20 @@ class Results:
         That nothing fits is an answer like a plan: it comes last, and only where there is no plan.
         """
         found = [Reason(status, message, points) for status, known in self._messages.items()
-                 if status != "ok" and (status != "infeasible" or not self.counts["ok"])
+                 if status not in ("proved", *WITH_PLAN) and (
+                     status != "infeasible" or not self.planned)
                  for message, points in known.items()]
         return sorted(found, key=lambda one: (one.status == "infeasible", -one.points))
 
     @property
+    def planned(self) -> int:
+        """Points that have a plan."""
+        return sum(self.counts[status] for status in WITH_PLAN)
+
+    @property
     def doubts(self) -> Mapping[str, int]:
         """Why prices may be far off, and of how many points."""
-        return self._messages.get("ok", {})
+        return sum((Counter(self._messages.get(status, {})) for status in WITH_PLAN), Counter())
 
     @property
     def no_question(self) -> bool:
@@ -247,14 +272,17 @@ class Results:
         answer = None if stored.answer is None else Outcome.parse(json.loads(stored.answer),
                                                                  "answer")
         labels = tuple(map(_hashable, json.loads(stored.labels)))
-        status = "invalid" if about.problem is not None else stored.status or "open"
+        proof = about.proof if stored.status is None else None
+        status = ("invalid" if about.problem is not None else "proved" if proof is not None
+                  else stored.status or "open")
         if len(labels) != len(self.study.axes) or status not in (*STATUSES, "open"):
             raise ValueError(f"got {len(labels)} labels and the status {shorten(status)}")
         known = answer or Outcome(status="failed")
         return Row(
-            stored.number, labels, stored.question, status, about.problem or known.message,
+            stored.number, labels, stored.question, status,
+            about.problem or (known.message if proof is None else str(proof)),
             known.plan, known.peak_memory_bytes, known.optimal, known.gap, known.seconds,
-            figures(known, about, self.study.train) if status == "ok" else None)
+            figures(known, about, self.study.train) if status in WITH_PLAN else None, proof)
 
     @property
     def shared(self) -> list[Shared]:
@@ -332,7 +360,9 @@ class Results:
         return -value if OBJECTIVES[objective].most else value
 
     def sensitivity(self) -> list[Effect]:
-        """The effect of each axis on each objective."""
+        """The effect of each axis on each objective; none where points were not asked."""
+        if self.counts["proved"]:
+            return []
         return [self._effect(place, axis, name) for place, axis in enumerate(self.study.axes)
                 for name in self.study.wanted]
 
@@ -418,6 +448,7 @@ def summary(results: Results) -> Mapping[str, Any]:
     return {
         "points": sum(results.counts.values()), "status": dict(results.counts),
         "reasons": [reason._asdict() for reason in results.reasons[:MOST_REASONS]],
+        "proved_within": results.within if results.counts["proved"] else None,
         "late": len(results.late), "late_points": results.late, "front": sorted(results.front),
         "best": {name: [{**dict(zip(study.groups, group, strict=True)), "number": one.number,
                          "value": results.value(one, name)}

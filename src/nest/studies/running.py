@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, wait
 from contextlib import suppress
 from typing import NamedTuple, Protocol
@@ -13,7 +13,16 @@ from nest.errors import InputError, LimitError, NestError
 from nest.studies.axes import Choice
 from nest.studies.engines import Engine, prepare
 from nest.studies.points import Point, Points, best_first
-from nest.studies.questions import About, Answered, VersionedQuestion, ask, failed
+from nest.studies.proving import DONE, Placed, Proved, Prover
+from nest.studies.questions import (
+    About,
+    Answered,
+    Outcome,
+    Proof,
+    VersionedQuestion,
+    ask,
+    failed,
+)
 from nest.studies.store import Store
 from nest.studies.study import Study
 
@@ -58,12 +67,16 @@ class Sweeping:
     engine : where it is asked.
     follow : told after each answer.
     question : answers a question; others than :func:`nest.studies.questions.ask` are for tests.
+    within : ask only what may change the front or the best plans by more than this share; None:
+        ask everything.
     """
 
     def __init__(self, study: Study, store: Store, engine: Engine, follow: Follower,
-                 question: Callable[[VersionedQuestion], Answered] = ask) -> None:
+                 question: Callable[[VersionedQuestion], Answered] = ask,
+                 within: float | None = None) -> None:
         self._study, self._store, self._engine, self._follow = study, store, engine, follow
-        self._ask = question
+        self._ask, self._within = question, within
+        self._prover: Prover | None = None
         self._digest = study.digest
         self._points = Points(study)
         self._executor: Executor | None = None
@@ -92,12 +105,16 @@ class Sweeping:
         store, digest = self._store, self._digest
         store.begin(digest, json.dumps(self._study.as_dict()), time.time())
         store.forget(digest, "failed")
+        self._forget_proofs()
         try:
-            for point in self._all():
-                if self.stopped:
-                    break
-                self._take(point)
-            self._drain()
+            if self._within is None:
+                for point in self._all():
+                    if self.stopped:
+                        break
+                    self._take(point)
+                self._drain()
+            else:
+                self._prove(self._within)
             while self._elsewhere and not self.stopped:
                 waiting, self._elsewhere = self._elsewhere, []
                 for number, choices in waiting:
@@ -118,6 +135,98 @@ class Sweeping:
             raise
         self._end(kill=False)
         return self._asked
+
+    # ------------------------------------------------------------ proofs
+
+    def _forget_proofs(self) -> None:
+        """Reopen points whose proofs do not hold for what is asked now, and their answers."""
+        store, digest, within = self._store, self._digest, self._within
+        if not within:
+            store.forget(digest, "near")
+        kept = []
+        for number, question, labels, about in store.proved_points(digest):
+            with store.reading(f"point {number}"):
+                known = About.parse(json.loads(about), "about")
+            if known.proof is not None and (within is None or known.proof.within > within):
+                kept.append((number, question, labels, _json(known.unchecked(proof=None))))
+        store.add_points(digest, kept)
+
+    def _prove(self, within: float) -> None:
+        """Ask what may change the front or the best plans, and prove the rest."""
+        asked = [Placed(point, self._here) for point in self._every()]
+        self._done = self._total - len(asked)
+        self._prover = prover = Prover(self._study, asked, within)
+        known = {row[0] for row in self._store.proved_points(self._digest)}
+        for place, one in enumerate(asked):
+            if one.point.number in known:
+                prover.state[place] = DONE
+            elif (answer := self._answer(one.point.key or "")) is not None:
+                self._learn(place, answer)
+        self._done += int((prover.state == DONE).sum())
+        self._keep_proofs()
+        while not self.stopped:
+            chosen = prover.next()
+            if chosen is not None:
+                point = asked[chosen].point
+                assert point.key is not None
+                if self._store.claim(point.key):
+                    self._submit(point.key, prover.question(chosen))
+                elif (answer := self._answer(point.key)) is not None:
+                    self._settle(point.key, answer)
+                else:
+                    self._elsewhere.append((point.number, asked[chosen].choices))
+            elif self._running:
+                self._collect()
+            else:
+                break
+
+    def _every(self) -> Iterator[Point]:
+        """All points with a question, which are noted in the store the first time."""
+        known = self._store.count(self._digest)
+        if known is None:
+            yield from (point for point in self._all() if point.question is not None)
+            return
+        self._total = known
+        for number, choices in best_first(self._study):
+            point = self._points.point(number, choices)
+            if point is not None and point.question is not None:
+                self._here = choices
+                yield point
+
+    def _learn(self, place: int, answer: Outcome) -> None:
+        assert self._prover is not None
+        if answer.status == "proved":
+            self._prover.refuted(place, answer)
+        else:
+            self._prover.answered(place, answer)
+
+    def _settle(self, key: str, answer: Outcome) -> None:
+        """Note an answer at all points that ask the question, and what it proves."""
+        prover = self._prover
+        assert prover is not None
+        rows = []
+        for place in prover.places[key]:
+            if prover.state[place] != DONE:
+                self._done += 1
+            self._learn(place, answer)
+            if answer.status == "proved":
+                rows.append(Proved(place, prover.proof(place)))
+        self._keep_proofs(rows)
+
+    def _keep_proofs(self, more: Sequence[Proved] = ()) -> None:
+        """Store proofs, which no answer can change."""
+        assert self._prover is not None
+        found = [*self._prover.proved()]
+        self._done += len(found)
+        rows = []
+        for place, proof in (*more, *found):
+            point = self._prover.points[place].point
+            rows.append((point.number, point.key, json.dumps(point.labels), _about(point, proof)))
+        if rows:
+            self._note()
+            self._store.add_points(self._digest, rows)
+
+    # ------------------------------------------------------------ points
 
     def _all(self) -> Iterator[Point]:
         """All points with open questions; they are noted in the store the first time."""
@@ -155,7 +264,7 @@ class Sweeping:
 
     def _take(self, point: Point, choices: tuple[Choice, ...] | None = None) -> None:
         """Ask a point's question, unless it is answered or being asked."""
-        if point.question is None or point.key is None or self._store.status(point.key):
+        if point.question is None or point.key is None or self._answer(point.key):
             self._done += 1
             self._tell(often=False)
         elif self._store.claim(point.key):
@@ -164,6 +273,18 @@ class Sweeping:
             self._done += 1
         else:
             self._elsewhere.append((point.number, self._here if choices is None else choices))
+
+    def _answer(self, key: str) -> Outcome | None:
+        """The answer to a question; one that is not near enough now is forgotten."""
+        text = self._store.answer(key)
+        if text is None:
+            return None
+        with self._store.reading(f"the answer to {key[:16]}"):
+            found = Outcome.parse(json.loads(text), "answer")
+        if found.status == "near" and (found.gap or 0.0) > (self._within or 0.0):
+            self._store.forget_answer(key)
+            return None
+        return found
 
     def _submit(self, key: str, question: VersionedQuestion) -> None:
         """Hand a question to the workers once there is room."""
@@ -281,9 +402,15 @@ class Sweeping:
 
     def _keep(self, key: str, found: Answered) -> None:
         self._note()  # its point, too: whoever is killed next leaves no answer without one
-        self._store.add(key, found.status, found.answer, found.plan)
         self._asked += 1
-        self._done += 1
+        if found.status == "proved":  # of this study alone
+            self._store.release(key)
+        else:
+            self._store.add(key, found.status, found.answer, found.plan)
+        if self._prover is not None:
+            self._settle(key, Outcome.parse(json.loads(found.answer), "answer"))
+        else:
+            self._done += 1
         self._tell()
 
     _told = 0.0
@@ -320,9 +447,13 @@ class Sweeping:
                 executor.shutdown(wait=False)
 
 
-def _about(point: Point) -> str:
+def _about(point: Point, proof: Proof | None = None) -> str:
     """What a row says of a point besides its axes, as JSON."""
     devices = 0 if point.question is None else point.question.cluster.size
     hour, watts, _ = point.bill or (None, None, 0)
-    about = About(problem=point.problem, devices=devices, hour=hour, watts=watts)
+    return _json(About(problem=point.problem, devices=devices, hour=hour, watts=watts,
+                       proof=proof))
+
+
+def _json(about: About) -> str:
     return about.model_dump_json(exclude_defaults=True)

@@ -124,6 +124,8 @@ _TABLES = (
                      PRIMARY KEY (study, number)) WITHOUT ROWID""",
 )
 """Statements that SQLite keeps as they stand here: a file with others is none of answers."""
+_PROVED = """(instr(about, '"proof":') > 0)"""
+"""Of the JSON of a point: quotes in its texts have a stroke before them."""
 _DAMAGED = ("CORRUPT", "NOTADB", "ERROR", "FORMAT", "MISMATCH", "SCHEMA", "CONSTRAINT")
 """Codes of SQLite, without what follows their first word, that say so of a file."""
 
@@ -397,6 +399,11 @@ class Store:
                 "DELETE FROM answers WHERE status = ? AND question IN "
                 "(SELECT question FROM points WHERE study = ?)", (status, study))
 
+    def forget_answer(self, question: str) -> None:
+        """Remove an answer, so that its question is asked again."""
+        with self._writing() as base:
+            base.execute("DELETE FROM answers WHERE question = ?", (question,))
+
     def all_answers(self) -> Iterator[tuple[str, str]]:
         """Every question and its answer."""
         with self._told(reads=True):
@@ -445,13 +452,20 @@ class Store:
         return None if found is None else found[0]
 
     def open_points(self, study: str) -> Iterator[int]:
-        """Numbers of the points whose questions have no answer."""
+        """Numbers of the points whose questions have no answer, and no proof instead."""
         with self._told(reads=True):
             found = self._base.execute(
                 "SELECT number FROM points LEFT JOIN answers USING (question) WHERE study = ? AND "
-                "points.question IS NOT NULL AND answers.question IS NULL ORDER BY number",
-                (study,)).fetchall()
+                "points.question IS NOT NULL AND answers.question IS NULL AND NOT "
+                f"{_PROVED} ORDER BY number", (study,)).fetchall()
         yield from (number for number, in found)
+
+    def proved_points(self, study: str) -> list[tuple[int, str | None, str, str]]:
+        """Points with a proof, as :meth:`add_points` takes them."""
+        with self._told(reads=True):
+            return self._base.execute(
+                f"SELECT number, question, labels, about FROM points WHERE study = ? AND {_PROVED} "
+                "ORDER BY number", (study,)).fetchall()
 
     def rows(self, study: str) -> Iterator[Stored]:
         """All points of a study in order, with their answers as far as there are any."""

@@ -62,6 +62,8 @@ class PriceList(Description):
     switch: Price = Field(0, description="money for a switch of the network beyond level 0")
     switch_ports: Price = Field(64, description="ports of a switch")
     port_bandwidth: Bandwidth = Field(50e9, description="bytes/s of a port, each direction")
+    optic: Price = Field(0, description="money for an optical module: two for each link between "
+                         "switches, at `port_bandwidth`")
     years: Annotated[Number, Field(gt=0, le=100)] = Field(
         4.0, description="years over which adapters and switches are written off")
     power: Price = Field(0, description="money for a kWh")
@@ -69,6 +71,7 @@ class PriceList(Description):
                                 "share")
     adapter_watts: Price = Field(0, description="watts of an adapter")
     switch_watts: Price = Field(0, description="watts of a switch")
+    optic_watts: Price = Field(0, description="watts of an optical module")
     pue: Annotated[Number, Field(ge=1, le=10)] = Field(
         1.0, description="power of the building over that of the devices, adapters and switches")
 
@@ -91,6 +94,12 @@ def switches_of(cluster: Cluster, ports: float, port_bandwidth: float) -> int:
     through = (*cluster.nominal_bandwidth[1:], 0.0)
     return sum(math.ceil(cluster.size * (own + up) / port_bandwidth / ports - 1e-9)
                for own, up in zip(through, through[1:], strict=False))
+
+
+def optics_of(cluster: Cluster, port_bandwidth: float) -> int:
+    """Optical modules at both ends of the links between switches, which levels from 2 on have."""
+    return sum(2 * math.ceil(cluster.size * bandwidth / port_bandwidth - 1e-9)
+               for bandwidth in cluster.nominal_bandwidth[2:])
 
 
 def bill(prices: PriceList, names: Mapping[str, Any]) -> Bill:
@@ -118,8 +127,8 @@ def bill(prices: PriceList, names: Mapping[str, Any]) -> Bill:
                              "allowed: a number from 0 on")
         return float(value)
 
-    count, adapters, switches = cluster.size, cluster.size * price("adapters"), 0
-    if price("switch") or price("switch_watts"):
+    count, adapters, switches, optics = cluster.size, cluster.size * price("adapters"), 0, 0
+    if any(price(name) for name in ("switch", "switch_watts", "optic", "optic_watts")):
         if cluster.links is not None:
             raise InputError("prices: switch: got a price for a cluster with links; allowed: for "
                              "clusters with levels alone")
@@ -127,9 +136,11 @@ def bill(prices: PriceList, names: Mapping[str, Any]) -> Bill:
         if ports < 1:
             raise InputError(f"prices: switch_ports: got {ports:g}; allowed: from 1 on")
         switches = switches_of(cluster, ports, prices.port_bandwidth)
+        optics = optics_of(cluster, prices.port_bandwidth)
     watts = prices.pue * (count * price("device_watts") + adapters * price("adapter_watts")
-                          + switches * price("switch_watts"))
-    bought = adapters * price("adapter") + switches * price("switch")
+                          + switches * price("switch_watts") + optics * price("optic_watts"))
+    bought = (adapters * price("adapter") + switches * price("switch")
+              + optics * price("optic"))
     hour = (count * price("device_hour") + bought / (prices.years * HOURS)
             + watts / 1000.0 * price("power"))
     return Bill(hour, watts, switches)
@@ -318,6 +329,9 @@ class Study(Description):
         data = self.as_dict()
         if self.together is None:
             del data["together"]  # as before there was such a field
+        for name in ("optic", "optic_watts"):
+            if self.prices is not None and not data["prices"][name]:
+                del data["prices"][name]  # likewise
         text = json.dumps([VERSION, data], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 

@@ -243,6 +243,8 @@ def sweep(
     engine: str | Engine = "local",
     workers: int | None = None,
     progress: Follower | None = None,
+    prove: bool = False,
+    within: float = 0.0,
     question: Callable[[VersionedQuestion], Answered] = ask,
 ) -> Sweep:
     """Ask the planner all questions of a study that have no answer yet.
@@ -256,6 +258,9 @@ def sweep(
         :data:`nest.studies.engines.NAMES`.
     workers : processes of this machine; None: one for each processor. Each has one thread.
     progress : told after each answer; returning False ends the sweep after the questions in flight.
+    prove : ask only what may change the front of a group or its best plans; the status of all
+        other points is ``proved`` (:mod:`nest.studies.proving`).
+    within : the same for points that may be better than a known one by at most this share, 0 to 1.
     question : how a question is answered, for tests.
 
     Raises
@@ -271,7 +276,8 @@ def sweep(
     where = engine if isinstance(engine, Engine) else _engine(engine, workers)
     make_folder(place)
     with Store(os.path.join(place, FILE)) as store:
-        run = Sweeping(found, store, where, progress or _silent, question)
+        run = Sweeping(found, store, where, progress or _silent, question,
+                       need_within(within) if prove or within else None)
         run.run()
         return Sweep(found, place, not run.stopped)
 
@@ -281,6 +287,19 @@ _engine = engine  # the argument of `sweep` has the same name
 
 def _silent(now: StudyProgress) -> None:
     pass
+
+
+def need_within(value: object) -> float:
+    """Refuse what is no share.
+
+    Raises
+    ------
+    InputError : with what is allowed.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
+        raise InputError(f"within: got {shorten(value)}; allowed: a share from 0 to 1, such as "
+                         "0.01 or 1%")
+    return float(value)
 
 
 def folder_of(name: str) -> str:

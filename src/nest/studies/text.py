@@ -11,18 +11,22 @@ import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, BinaryIO, TextIO, Unpack
+from typing import TYPE_CHECKING, Any, BinaryIO, TextIO, Unpack
 
 from nest.errors import InputError
 from nest.inputs.files import csv_cell, whole_file
 from nest.report.page import Page, PageOptions
+from nest.studies.questions import NEVER
 from nest.studies.results import MOST_REASONS, OBJECTIVES, Figures, Results, Row, summary
 from nest.studies.study import ObjectiveName, Study
-from nest.units import format_count
+from nest.units import format_count, format_seconds
+
+if TYPE_CHECKING:
+    from nest.studies.thresholds import Line
 
 FORMATS = ("csv", "json", "parquet")
 _AFTER = ("status", "front", *Figures._fields, "peak_memory_bytes", "optimal", "gap", "plan",
-          "message", "question")
+          "message", "question", "low_s", "known_by", "beaten_by")
 BATCH = 1000
 """Rows of a group of a Parquet file."""
 
@@ -47,6 +51,8 @@ def _cells(row: Row, on_front: bool) -> Iterator[Any]:
     yield on_front
     yield from (None,) * len(Figures._fields) if row.figures is None else row.figures
     yield from (row.peak_memory_bytes, row.optimal, row.gap, row.plan, row.message, row.question)
+    proof = row.proof
+    yield from (None,) * 3 if proof is None else (proof.low_s, proof.known_by, proof.beaten_by)
 
 
 def write(results: Results, file_format: str, path: str) -> None:
@@ -118,7 +124,7 @@ def _parquet(results: Results, stream: BinaryIO) -> None:
     study = results.study
     arrow = {int: pyarrow.int64(), float: pyarrow.float64(), bool: pyarrow.bool_()}
     given = {"status": str, "front": bool, "in_time": bool, "optimal": bool, "devices": int,
-             "plan": str, "message": str, "question": str}
+             "known_by": int, "beaten_by": int, "plan": str, "message": str, "question": str}
     types = []
     for place, name in enumerate(columns(results)):
         inside = 0 < place <= len(study.axes)
@@ -166,6 +172,10 @@ def report_text(
     study, total = results.study, results.counts.total()
     page.paragraph(f"{study.name}: {total:,} points", "bold")
     page.fact("Status", status_text(results))
+    if results.counts["proved"]:
+        page.fact("Proved", f"{results.counts['proved']:,} points need not be asked"
+                  + (f": none is better by more than {100 * results.within:g} %"
+                     if results.within else ": none is on the front or best"))
     for place, line in enumerate(reason_lines(results)):
         page.fact("" if place else "Reasons", line)
     for place, (doubt, points) in enumerate([*results.doubts.items()][:MOST_REASONS]):
@@ -243,6 +253,31 @@ def shown(value: Any) -> str:
         return f"{value:,}"
     text = str(value)
     return text if len(text) <= WIDEST else text[: WIDEST - 3] + "..."
+
+
+def line_rows(lines: Sequence[Line]) -> tuple[list[str], list[list[str]]]:
+    """Heads and rows of a table of what is known along an axis, at each setting of the others."""
+    goal = any(value.holds is not None for line in lines for value in line.values)
+    rows = []
+    for line in lines:
+        others = [shown(label) for label in line.labels.values()]
+        if goal:
+            failing = [value for value in line.values if value.holds is False]
+            asked = sum(value.asked for value in line.values)
+            rows.append([*others, "none" if line.least is None else shown(line.least),
+                         shown(failing[-1].value) if failing else "",
+                         f"{asked} of {len(line.values)}"])
+            continue
+        for value in line.values:
+            low, high = (format_seconds(one) if one < NEVER else "does not fit"
+                         for one in (value.low_s, value.high_s))
+            rows.append([*others, shown(value.value),
+                         low if low == high else f"{low} to {high}",
+                         "" if value.elasticity is None else f"{value.elasticity:+.3f}",
+                         "" if value.asked else "proved"])
+    ends = ["least", "refuted up to", "asked"] if goal else ["value", "step", "% for 1 %", ""]
+    heads = [name.rpartition(".")[2] for name in (lines[0].labels if lines else ())]
+    return [*heads, *ends], rows
 
 
 def _names(names: Sequence[str]) -> str:
