@@ -1,14 +1,8 @@
-"""Pages in a real browser: no error, no request, every figure drawn, and usable by everybody.
-
-.ci/browser runs them with Debian's Chromium; NEST_BROWSER names another one.
-"""
+"""Pages in a real browser: no error, no request, every figure drawn, and usable by everybody."""
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,28 +17,8 @@ from nest.report.web.pages import page as html_of
 from nest.report.web.validated import validation_document
 from nest.studies.sweep import load_study, sweep
 
-playwright = pytest.importorskip(
-    "playwright.sync_api", reason="playwright is not installed; .ci/browser installs it")
-axe = pytest.importorskip(
-    "axe_playwright_python.sync_playwright", reason="axe is not installed; .ci/browser installs it")
-CHROMIUM = os.environ.get("NEST_BROWSER") or shutil.which("chromium")
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None, reason="no chromium is installed; .ci/browser installs it")
 READY_MS = 2000
 """In which a page must stand (asked)."""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as started:
-        found = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield found
-        found.close()
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("pages")
 
 
 @cache
@@ -98,11 +72,10 @@ def test_every_figure_is_drawn(browser, folder, name: str) -> None:
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1440, 390])
-def test_axe_finds_nothing(browser, folder, width: int, theme: str) -> None:
+def test_axe_finds_nothing(browser, folder, barriers, width: int, theme: str) -> None:
     for name in ("hundreds", "torus"):
         tab, wrong = opened(browser, folder, _document(name), width, theme)
-        found = axe.Axe().run(tab).response["violations"]
-        assert not [(one["id"], one["nodes"][0]["html"][:200]) for one in found]
+        assert not barriers(tab)
         assert tab.evaluate("document.documentElement.scrollWidth") <= width  # nothing sticks out
         assert not wrong
         tab.close()
@@ -200,13 +173,14 @@ FILLED = {"pair": ("#why .bar", "#rows tr", "#step .waterfall", "#timeline canva
 @pytest.mark.kernels(uncompiled=True)
 @pytest.mark.parametrize("width", [1440, 390])
 @pytest.mark.parametrize("kind", FILLED)
-def test_other_pages_stand_as_well(browser, folder, others, kind: str, width: int) -> None:
+def test_other_pages_stand_as_well(
+    browser, folder, others, barriers, kind: str, width: int
+) -> None:
     for theme in ("light", "dark"):
         tab, wrong = opened(browser, folder, others[kind], width, theme)
         for selector in FILLED[kind]:
             assert tab.locator(selector).count() >= 1, selector
-        found = axe.Axe().run(tab).response["violations"]
-        assert not [(one["id"], one["nodes"][0]["html"][:200]) for one in found]
+        assert not barriers(tab)
         assert tab.evaluate("document.documentElement.scrollWidth") <= width
         assert not wrong
         tab.close()
