@@ -1,4 +1,4 @@
-"""The explorer's page and what it asks: policy, token, catalog, pages, files, progress, cancelling."""
+"""The explorer: its page, token, catalog, pages, files, progress and cancelled questions."""
 
 from __future__ import annotations
 

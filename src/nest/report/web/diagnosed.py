@@ -11,8 +11,10 @@ from nest.measured.diagnosis.result import (
     Diagnosis,
     MemoryCause,
     MemoryDiagnosis,
+    PartSeconds,
 )
 from nest.report.diagnosis_text import LEAST, out_of_memory_text, share_text, within_text
+from nest.report.plan_text import ROUNDING
 from nest.units import format_bytes, format_seconds
 
 FIRST = 3
@@ -37,8 +39,7 @@ def diagnosis_document(found: Diagnosis, where: str) -> dict[str, Any]:
         "causes": [_cause(one, share_text(one.seconds, found)) for one in found.causes],
         "beside": [_cause(one, format_seconds(one.seconds)) for one in found.beside],
         "parts": [[TITLES.get(one.name, one.name), format_seconds(one.priced),
-                   format_seconds(one.measured), _signed(one.measured - one.priced)]
-                  for one in found.parts],
+                   format_seconds(one.measured), _difference(one)] for one in found.parts],
         "memory": [_memory(one) for one in found.memory],
         "out_of_memory": [{"text": out_of_memory_text(one), "advice": list(one.advice)}
                           for one in found.out_of_memory],
@@ -50,6 +51,11 @@ def diagnosis_document(found: Diagnosis, where: str) -> dict[str, Any]:
 
 def _signed(seconds: float) -> str:
     return f"{'+' if seconds >= 0.0 else '-'}{format_seconds(abs(seconds), 3)}"
+
+
+def _difference(one: PartSeconds) -> str:
+    more = one.measured - one.priced
+    return "as priced" if abs(more) < ROUNDING * max(one.priced, one.measured) else _signed(more)
 
 
 def _cause(one: Cause | MemoryCause, text: str) -> dict[str, Any]:
@@ -64,7 +70,7 @@ def _figures(found: Diagnosis) -> list[dict[str, str]]:
     if found.measured_s is not None:
         more = found.measured_s / found.priced_s - 1.0
         rows.insert(0, ("Measured", format_seconds(found.measured_s),
-                        f"{100 * more:+.1f} % of the price", "warn" if more > 0.0 else "good"))
+                        f"{100 * more:+.1f} % against the price", "warn" if more > 0.0 else "good"))
         loss = sum(one.seconds for one in found.causes if one.name == "unexplained")
         rows.append(("Unexplained", _signed(loss), "that no evidence tells apart",
                      "warn" if abs(loss) > LEAST * found.priced_s else "good"))

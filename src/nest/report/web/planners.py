@@ -46,7 +46,7 @@ def _shown(entry: ComparedPlan) -> dict[str, Any]:
     plan = entry.plan
     return {
         "planner": entry.planner, "rate": 0.0 if plan is None else rate(plan),
-        "told": bar_text(entry), "reason": entry.reason or "",
+        "told": bar_text(entry), "step_s": 0.0 if plan is None else plan.step_time_s, "reason": entry.reason or "",
         "state": "short" if not entry.feasible or plan is None else
         "refused" if plan.runnable is False else "fits",
         "plan": "" if plan is None else in_a_line(plan),
@@ -63,7 +63,8 @@ def _verdict(order: Sequence[ComparedPlan]) -> Iterator[str]:
     runs = [one for one in fit if one.plan is not None and one.plan.runnable is not False] or fit
     steps = [one.plan.step_time_s for one in runs if one.plan is not None]
     equal = [one.planner for one, step in zip(runs, steps, strict=True) if step == steps[0]]
-    yield f"{' and '.join(equal)}: {format_seconds(steps[0])} a step."
+    names = " and ".join(filter(None, (", ".join(equal[:-1]), equal[-1])))
+    yield f"{names}: {format_seconds(steps[0])} a step."
     if len(steps) > len(equal):
         yield (f"The next one, {runs[len(equal)].planner}, takes "
                f"{100 * (steps[len(equal)] / steps[0] - 1.0):.1f} % longer.")

@@ -9,7 +9,8 @@ function stairsFigure(label, rows) {
   legend([["priced", paint.whole], ["more than priced", paint.more], ["less than priced", paint.less], ["measured", paint.end]]));
 }
 
-const listed = (texts) => h("ul", { class: "plain" }, texts.map((text) => h("li", null, text)));
+// Texts as a list; what stands between backticks is code.
+const listed = (texts) => h("ul", { class: "plain" }, texts.map((text) => h("li", null, text.split("`").map((part, n) => (n % 2 ? h("code", null, part) : part)))));
 const causeBox = (one) => h("div", { class: "cause" }, h("h3", null, `${one.name}, ${one.text}`),
   listed(one.evidence), one.advice.length ? [h("p", { class: "small" }, h("b", null, "What to try")), listed(one.advice)] : null);
 
@@ -31,13 +32,13 @@ function diagnosisPage(data) {
 }
 
 function comparisonPage(data) {
-  const most = Math.max(...data.rows.map((one) => one.rate), 1e-9);
+  const most = Math.max(...data.rows.map((one) => one.rate), 1e-9), longest = Math.max(...data.rows.map((one) => one.step_s), 1e-12);
   return { title: data.title, setting: data.setting, links: [["answer", "Which is fastest"], ["rows", "Figures"], ["steps", "Where the steps go"], ["plans", "Plans"]], sections: [
     section("answer", "Which planner's plan is the fastest?", data.verdict,
-      h("figure", { role: "group", "aria-label": `${data.unit} of each planner` }, h("div", { class: "bars wide" }, data.rows.map((one) => bar(h("b", null, one.planner), one.rate ? [{ from: 0, share: one.rate / most, paint: one.state === "fits" ? "var(--compute)" : "var(--waitink)", hatched: one.state !== "fits" }] : [], one.told, { tip: `${one.planner}: ${one.told}${one.reason ? "\n" + one.reason : ""}` }))),
+      h("figure", { role: "group", "aria-label": `${data.unit} of each planner` }, h("div", { class: "bars wide" }, data.rows.map((one) => bar(h("b", null, one.planner), one.rate ? [{ from: 0, share: one.rate / most, paint: one.state === "fits" ? "var(--compute)" : "var(--waitink)", hatched: one.state !== "fits" }] : [], one.rate ? `${one.told.split(",")[0]} ${data.unit}${one.told.includes(",") ? ", " + one.told.split(", ")[1] : ""}` : one.told, { tip: `${one.planner}: ${one.told}${one.reason ? "\n" + one.reason : ""}` }))),
         legend([["fits, and the software runs it", "var(--compute)"], ...(data.rows.some((one) => one.state !== "fits" && one.rate) ? [["does not fit, or the software cannot run it", "var(--waitink)", true]] : [])]))),
     section("rows", "Figures", data.spaces, table(data.heads.map((text, k) => ({ text, number: k > 0 && k < 6 })), data.cells.map((row, n) => ({ class: data.rows[n].state === "fits" ? null : "refused", cells: row.map((text, k) => ({ text, number: k > 0 && k < 6 })) })), "Figures of all planners")),
-    section("steps", "Where the steps go", "Each strip is one step, in parts as priced.", data.rows.filter((one) => one.steps.length).map((one) => h("div", null, h("h3", null, `${one.planner}: ${one.step}`), strip(one.steps)))),
-    section("plans", "Plans", null, table(["planner", "plan"], data.rows.map((one) => ({ class: one.plan ? null : "short", cells: [{ text: one.planner, class: "nowrap" }, { text: one.plan || "-", class: "note" }] })), "Plans"),
+    section("steps", "Where the steps go", "Each strip is one step, in parts as priced, and as long as the step takes.", data.rows.filter((one) => one.steps.length).map((one) => h("div", null, h("h3", null, `${one.planner}: ${one.step}`), h("div", { style: { width: 100 * one.step_s / longest + "%" } }, strip(one.steps))))),
+    section("plans", "Plans", null, table(["planner", "plan"], data.rows.map((one) => ({ class: one.plan ? null : "short", cells: [{ text: one.planner, class: "nowrap" }, { text: one.plan || "-", class: "note" }] })), "Each plan in a line"),
       data.rows.some((one) => one.reason) ? [h("h3", null, "Without a plan that fits"), listed(data.rows.filter((one) => one.reason).map((one) => `${one.planner}: ${one.reason}`))] : null)] };
 }
