@@ -46,7 +46,8 @@ def _shown(entry: ComparedPlan) -> dict[str, Any]:
     plan = entry.plan
     return {
         "planner": entry.planner, "rate": 0.0 if plan is None else rate(plan),
-        "told": bar_text(entry), "step_s": 0.0 if plan is None else plan.step_time_s, "reason": entry.reason or "",
+        "told": bar_text(entry), "step_s": 0.0 if plan is None else plan.step_time_s,
+        "reason": entry.reason or "",
         "state": "short" if not entry.feasible or plan is None else
         "refused" if plan.runnable is False else "fits",
         "plan": "" if plan is None else in_a_line(plan),
