@@ -32,7 +32,7 @@ def report(
     threads: options.Threads = None,
     quiet: options.Quiet = False,
 ) -> None:
-    """Write a plan, two plans, a diagnosis, a study or runs as one page.
+    """Write a plan, a study, a diagnosis or runs as one HTML page.
 
     One page with all figures. Of a plan it shows what to run, how sure its speed is, the devices,
     the simulated step, memory, links, other plans and the launch files. It opens from disk and
