@@ -237,7 +237,9 @@ class Pool:
 async def _stopped(future: Future[Any], stop: Callable[[], None]) -> bool:
     """Whether work ends soon after it was asked to."""
     stop()
-    await asyncio.wait([asyncio.wrap_future(future)], timeout=STOPPING)
+    ended = asyncio.wrap_future(future)
+    ended.add_done_callback(lambda one: one.cancelled() or one.exception())  # it may be killed
+    await asyncio.wait([ended], timeout=STOPPING)
     return future.done()
 
 
