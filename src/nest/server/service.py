@@ -20,6 +20,7 @@ from nest.server.settings import ServerSettings, need
 from nest.server.studies import Studies
 from nest.server.submitted import READING, SubmittedQuestions
 from nest.server.work import Limits, Read, Reply, answer, read, refusal
+from nest.studies.engines import prepare
 from nest.studies.store import Store
 from nest.studies.study import VERSION
 
@@ -150,6 +151,13 @@ class Metrics:
         return found
 
 
+def load() -> bool:
+    """Load what planning needs, kernels included, and what shows a first plan."""
+    from nest.report.web import document
+
+    return prepare() and document is not None
+
+
 def warm() -> bool:
     """Load what reading needs."""
     from nest.questions import read_question
@@ -181,7 +189,7 @@ class Service:
     def __init__(self, settings: ServerSettings) -> None:
         self.settings = settings
         self.limits = Limits(settings.devices, settings.layers, settings.seconds)
-        self.pool = Pool(settings.processes, settings.waiting)
+        self.pool = Pool(settings.processes, settings.waiting, load)
         self.reader = Pool(1, settings.waiting, warm)
         self.answers = ReplyCache(settings.cache, settings.store)
         self.studies = Studies(self.pool, self.reader, self.limits, settings)
