@@ -1,50 +1,32 @@
-"""Pages in a real browser: no error, no request, every figure drawn, and usable by everybody.
-
-.ci/browser runs them with Debian's Chromium; NEST_BROWSER names another one.
-"""
+"""Pages in a real browser: no error, no request, every figure drawn, and usable by everybody."""
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
-from collections.abc import Iterator
+import pickle
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 from report_plans import PLANS, STUDY, catalog_runs, plan_of
+from simulated_runs import Disturbed, snapshot_of
 
+from nest import diagnose
 from nest.measured.validation import price, read, score
+from nest.planners.compare import ComparedPlan
 from nest.report.web.compared import pair_document
+from nest.report.web.diagnosed import diagnosis_document
 from nest.report.web.document import facts, plan_document
 from nest.report.web.pages import page as html_of
+from nest.report.web.planners import comparison_document
 from nest.report.web.validated import validation_document
 from nest.studies.sweep import load_study, sweep
 
-playwright = pytest.importorskip(
-    "playwright.sync_api", reason="playwright is not installed; .ci/browser installs it")
-axe = pytest.importorskip(
-    "axe_playwright_python.sync_playwright", reason="axe is not installed; .ci/browser installs it")
-CHROMIUM = os.environ.get("NEST_BROWSER") or shutil.which("chromium")
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None, reason="no chromium is installed; .ci/browser installs it")
 READY_MS = 2000
 """In which a page must stand (asked)."""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as started:
-        found = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield found
-        found.close()
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("pages")
+PAPER = 700
+"""Pixels of A4 between its margins of 12 mm, at 96 a 25.4 mm."""
 
 
 @cache
@@ -98,11 +80,10 @@ def test_every_figure_is_drawn(browser, folder, name: str) -> None:
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1440, 390])
-def test_axe_finds_nothing(browser, folder, width: int, theme: str) -> None:
+def test_axe_finds_nothing(browser, folder, barriers, width: int, theme: str) -> None:
     for name in ("hundreds", "torus"):
         tab, wrong = opened(browser, folder, _document(name), width, theme)
-        found = axe.Axe().run(tab).response["violations"]
-        assert not [(one["id"], one["nodes"][0]["html"][:200]) for one in found]
+        assert not barriers(tab)
         assert tab.evaluate("document.documentElement.scrollWidth") <= width  # nothing sticks out
         assert not wrong
         tab.close()
@@ -177,12 +158,21 @@ def test_themes_and_print(browser, folder) -> None:
 
 @pytest.fixture(scope="module")
 def others(folder: Path) -> dict[str, dict]:
-    """A page of two plans, of a study, and of a validation."""
+    """A page of two plans, of a study, a validation, a diagnosis and a comparison."""
     plans = plan_of("eight"), plan_of("zero bubble")
     (folder / "runs.csv").write_text(catalog_runs(12), "utf-8")
     (folder / "study.json").write_text(json.dumps(STUDY), "utf-8")
     done = sweep(load_study(str(folder / "study.json")), folder=str(folder / "answers"))
+    slow = Disturbed(plans[0], computing=1.5)
+    slow.log(folder / "train.log")
+    slow.trace(folder / "rank0.json", 0, 0)
+    (folder / "rank0.pickle").write_bytes(pickle.dumps(snapshot_of({"activations": 2**34})))
+    diagnosis = diagnose(plans[0], str(folder / "train.log"), [str(folder / "rank0.json")],
+                         [str(folder / "rank0.pickle")])
+    compared = [ComparedPlan(name, plan, None, 1.0) for name, plan in zip("ab", plans, strict=True)]
     return {
+        "diagnosis": diagnosis_document(diagnosis, "train.log"),
+        "comparison": comparison_document([*compared, ComparedPlan("c", None, "no plan", 0.1)]),
         "pair": pair_document(plans, tuple(plan_document(one, facts(one)) for one in plans),
                               ("a.json", "b.json")).data(),
         "study": done.document(),
@@ -193,6 +183,10 @@ FILLED = {"pair": ("#why .bar", "#rows tr", "#step .waterfall", "#timeline canva
                    "#devices svg .stage1"),
           "study": ("#best tbody tr", "#front circle.strong", "#heat .cell", "#heat .empty",
                     "#effects .bar"),
+          "diagnosis": ("#answer .waterfall .bar", "#causes .cause li", "#parts tbody tr",
+                        "#memory .bar", "#sources li"),
+          "comparison": ("#answer .bar .part", "#rows tbody tr.refused", "#steps .strip span",
+                         "#plans tbody tr.short"),
           "validation": ("#sure dd", "#parity circle", "#groups tbody tr", "#refused p")}
 """What each page has at least one of."""
 
@@ -200,16 +194,43 @@ FILLED = {"pair": ("#why .bar", "#rows tr", "#step .waterfall", "#timeline canva
 @pytest.mark.kernels(uncompiled=True)
 @pytest.mark.parametrize("width", [1440, 390])
 @pytest.mark.parametrize("kind", FILLED)
-def test_other_pages_stand_as_well(browser, folder, others, kind: str, width: int) -> None:
+def test_other_pages_stand_as_well(
+    browser, folder, others, barriers, kind: str, width: int
+) -> None:
     for theme in ("light", "dark"):
         tab, wrong = opened(browser, folder, others[kind], width, theme)
         for selector in FILLED[kind]:
             assert tab.locator(selector).count() >= 1, selector
-        found = axe.Axe().run(tab).response["violations"]
-        assert not [(one["id"], one["nodes"][0]["html"][:200]) for one in found]
+        assert not barriers(tab)
         assert tab.evaluate("document.documentElement.scrollWidth") <= width
         assert not wrong
         tab.close()
+
+
+@pytest.mark.parametrize("name", ["hundreds", "torus"])
+def test_paper_holds_all_figures(browser, folder, name: str) -> None:
+    """Nothing is wider than a page, no page is nearly empty, and a dark screen prints light."""
+    pymupdf = pytest.importorskip("pymupdf", reason=".ci/browser installs it")
+    tab, wrong = opened(browser, folder, _document(name), theme="dark")
+    for event in ("beforeprint", "afterprint"):  # the figures themselves, as wide as paper
+        tab.evaluate("name => dispatchEvent(new Event(name))", event)
+        wide = tab.evaluate("[...document.querySelectorAll('#page svg, #page canvas')].map("
+                            "(one) => one.getBoundingClientRect().width)")
+        assert (max(wide) <= PAPER) == (event == "beforeprint")
+    with pymupdf.open(stream=tab.pdf(format="A4", prefer_css_page_size=True)) as printed:
+        text = [page.get_text() for page in printed]
+        for page in printed:
+            corner = page.get_pixmap(dpi=20).pixel(1, 1)
+            assert corner == (255, 255, 255)
+            right = max((block[2] for block in page.get_text("blocks")), default=0.0)
+            assert right <= page.rect.width - 20.0
+    assert all(len(one) > 150 for one in text[:-1])
+    for words in ("What to run", "Where the step goes", "GiB", "What was assumed"):
+        assert any(words in one for one in text)
+    assert not any("Drag to move" in one or "Zoom in" in one for one in text)
+    assert tab.evaluate("document.documentElement.dataset.theme") == "dark"
+    assert not wrong
+    tab.close()
 
 
 def test_hostile_names_stay_text(browser, folder) -> None:

@@ -15,14 +15,14 @@ from http.client import HTTPConnection
 class Server:
     """A server, and requests to it."""
 
-    def __init__(self, *options: str, descriptors: int | None = None) -> None:
+    def __init__(self, *options: str, descriptors: int | None = None, port: int = 0) -> None:
         def limit() -> None:
             if descriptors is not None:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
 
         self.ended = False
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "nest", "serve", "--port", "0", *options],
+            [sys.executable, "-m", "nest", "serve", "--port", str(port), *options],
             stderr=subprocess.PIPE, text=True, preexec_fn=limit)
         assert self.process.stderr is not None
         line = self.process.stderr.readline()
@@ -43,12 +43,28 @@ class Server:
         connection.close()
         return found
 
-    def get(self, path: str) -> dict:
+    def get(self, path: str, method: str = "GET") -> dict:
         connection = HTTPConnection("127.0.0.1", self.port, timeout=30)
-        connection.request("GET", path)
+        connection.request(method, path)
         found = json.loads(connection.getresponse().read())
         connection.close()
         return found
+
+    def drop(self, path: str) -> dict:
+        return self.get(path, "DELETE")
+
+    def events(self, path: str) -> Iterator[tuple[str, dict]]:
+        """Server-sent events as they come: name and data."""
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=120)
+        connection.request("GET", path)
+        name = ""
+        for line in connection.getresponse():
+            kind, _, text = line.decode().strip().partition(": ")
+            if kind == "event":
+                name = text
+            elif kind == "data":
+                yield name, json.loads(text)
+        connection.close()
 
     def figure(self, name: str) -> float:
         connection = HTTPConnection("127.0.0.1", self.port, timeout=30)
@@ -65,8 +81,8 @@ class Server:
 
 
 @contextmanager
-def serving(*options: str, descriptors: int | None = None) -> Iterator[Server]:
-    server = Server(*options, descriptors=descriptors)
+def serving(*options: str, descriptors: int | None = None, port: int = 0) -> Iterator[Server]:
+    server = Server(*options, descriptors=descriptors, port=port)
     try:
         yield server
     finally:

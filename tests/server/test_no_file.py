@@ -31,8 +31,10 @@ question = read_question(work.QUESTION)[0]
 PLAN = json.loads(evaluate(question.subject, question.cluster, question.job,
                            load_configuration(work.WAY)).to_json())
 FULL = question.as_dict() | {"profile": None}
-SMALL = {**work.WHOLE, "replan": {"plan": {"schema": PLAN["schema"], "inputs": PLAN["inputs"]},
-                                  "without": ["gpu7"], "cluster": "dgx-a100"}}
+BARE = {"schema": PLAN["schema"], "inputs": PLAN["inputs"]}
+SMALL = {**work.WHOLE, "replan": {"plan": BARE, "without": ["gpu7"], "cluster": "dgx-a100"},
+         "page": {"plan": BARE, "other": BARE, "names": ["A", "B"], "whole": True},
+         "export": {"plan": BARE, "target": "megatron"}}
 LARGE = {"plan": FULL, "replan": {"plan": PLAN, "without": ["node0/gpu7"]}, "evaluate": PLAN}
 AXES = {"model": ["bert-large", {"base": "bert-large"}], "cluster": {"values": ["dgx-a100"]},
         "job.stack": ["megatron-core"], "cluster.device": ["h100-sxm", {"base": "h100-sxm"}],

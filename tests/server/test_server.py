@@ -144,7 +144,7 @@ def test_names_health_and_description(client: TestClient) -> None:
         found["paths"])
     operations = [one["operationId"] for path in found["paths"].values()
                   for one in path.values() if isinstance(one, dict)]
-    assert len(set(operations)) == len(operations) == 19
+    assert len(set(operations)) == len(operations) == 24
     names = set(found["components"]["schemas"])
     used = {part.split('"')[0] for part in json.dumps(found).split("#/components/schemas/")[1:]}
     assert used <= names

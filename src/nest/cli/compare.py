@@ -33,6 +33,7 @@ def compare(
     threads: options.Threads = None,
     chart: Annotated[str | None, options.text(
         "Also draw the throughputs as bars, as .png, .svg or .pdf.", "FILE")] = None,
+    page_file: options.Page = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -42,13 +43,14 @@ def compare(
     job's stack can run, the others what their methods do; the table says whether the stack can run
     what they chose. A plan that does not fit is shown with the reason.
     """
-    from nest.cli.present import check_target
+    from nest.cli.present import check_target, write_page
     from nest.cli.progress import progress
     from nest.planners import registered
     from nest.report.figure import check_picture
 
     check_picture("chart", chart)
     check_target(chart)
+    check_target(page_file)
     options.check_counts(threads=threads, proposals=proposals)
     asked = chosen("planners", planners, registered())
     subject, cluster = problem.subject_and_cluster(names or ())
@@ -72,6 +74,10 @@ def compare(
 
         if chart is not None:
             save_figure(chart, comparison_figure(entries, title))
+        if page_file is not None:
+            from nest.report.web.planners import comparison_document
+
+            write_page(page_file, comparison_document(entries))
 
     def text() -> str:
         from nest.report.comparison_text import comparison_text

@@ -120,6 +120,8 @@ Output = Annotated[
 Ranks = Annotated[
     str | None, text("Also write the place of each rank: device name, replica, stage, tp, cp, dp, "
                      "ep, etp.", "FILE.csv", "--ranks")]
+Page = Annotated[str | None, text("Also write it as one HTML page, as `nest report` does.",
+                                  "FILE.html", "--report")]
 Quiet = Annotated[bool, text("Print neither the report nor progress.", None, "--quiet", "-q")]
 Details = Annotated[bool, text("Also show each stage, the layout, and what was searched.", None,
                                "--details")]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from nest.cli import options, output
 from nest.cli.options import text
 from nest.cli.output import note
-from nest.cli.present import check_target, plan_writes
+from nest.cli.present import check_target, plan_writes, write_page
 from nest.cli.progress import Follow, progress
 from nest.errors import InputError
 
@@ -73,6 +73,7 @@ def diagnose(
         "A snapshot of torch.cuda.memory._dump_snapshot; may be repeated.", "FILE")] = None,
     learned: Annotated[str | None, text(
         "Price the plan with what runs taught, as `nest learn -o` writes it.", "FILE")] = None,
+    page_file: options.Page = None,
     as_json: options.Json = False,
 ) -> None:
     """Say why a run is slow, or short of memory.
@@ -80,12 +81,21 @@ def diagnose(
     From the priced step to the measured one, cause by cause, with the evidence and what to try; and
     priced memory beside the measured. What the evidence does not tell apart stays "unexplained".
     """
+    check_target(page_file)
     plan = plan_of("diagnose", file)
     from nest.measured.diagnosis import diagnose as explained
     from nest.report.diagnosis_text import diagnosis_text
 
     found = explained(plan, log, trace or (), memory or (), learned)
-    output.emit(found.to_json() if as_json else diagnosis_text(found, **output.page()))
+
+    def write() -> None:
+        from nest.report.web.diagnosed import diagnosis_document
+
+        if page_file is not None:
+            write_page(page_file, diagnosis_document(found, os.path.basename(log or file)))
+
+    output.deliver(lambda: found.to_json() if as_json else diagnosis_text(found, **output.page()),
+                   write)
 
 
 def replan(

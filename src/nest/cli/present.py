@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from nest.cli import options, output
 from nest.errors import InputError
@@ -108,3 +108,16 @@ def check_target(file: str | None) -> None:
     if not os.path.isdir(folder):
         raise InputError(f"{file}: cannot be written (no folder {folder}); allowed: a file in a "
                          "folder that exists")
+
+
+def write_page(place: str, document: Mapping[str, Any]) -> None:
+    """Write a document as one HTML page.
+
+    Raises
+    ------
+    OutputError : the file cannot be written.
+    """
+    from nest.inputs.files import write_text_atomic
+    from nest.report.web.pages import page
+
+    write_text_atomic(place, page(document))

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 def report(
     file: Annotated[str, argument(
-        "A plan, as `nest plan -o` writes it; the folder of a study's answers; or a table of runs "
-        "(.csv).", "PLAN.json")],
+        "A plan, as `nest plan -o` writes it; what `nest diagnose --json` or `nest compare --json` "
+        "printed; the folder of a study's answers; or a table of runs (.csv).", "PLAN.json")],
     other: Annotated[str | None, argument(
         "A second plan, to be compared with the first.", "[OTHER.json]")] = None,
     target: Annotated[str | None, text(
-        "The page to write; default: the name of the plan, study or table with .html.",
+        "The page to write; default: the name of the file or folder with .html.",
         "FILE.html", "--output", "-o")] = None,
     search: Annotated[float | None, options.seconds(
         "Also search for so long for simpler plans, and for the best plan with 10 % more of each "
@@ -32,7 +32,7 @@ def report(
     threads: options.Threads = None,
     quiet: options.Quiet = False,
 ) -> None:
-    """Write a plan, two plans, a study or runs as one HTML page.
+    """Write a plan, a study, a diagnosis or runs as one HTML page.
 
     One page with all figures. Of a plan it shows what to run, how sure its speed is, the devices,
     the simulated step, memory, links, other plans and the launch files. It opens from disk and
@@ -43,7 +43,8 @@ def report(
 
     options.check_counts(threads=threads)
     study, table = os.path.isdir(file), file.endswith(".csv")
-    if (study or table) and (other is not None or search is not None):
+    made = None if study or table else _other_document(file)
+    if (study or table or made is not None) and (other is not None or search is not None):
         raise InputError(f"report: got {'a second file' if other is not None else '--search'} with "
                          f"{shorten(file)}, which is no plan; allowed: with plans")
     if other is not None and search is not None:
@@ -53,12 +54,39 @@ def report(
     from nest.studies.sweep import stored
 
     with progress(quiet):
-        document = (stored(file).document() if study else _validation(file) if table else
+        document = (made if made is not None else
+                    stored(file).document() if study else _validation(file) if table else
                     _plan(file, search, threads).data() if other is None else
                     _pair(file, other))
     from nest.report.web.pages import page
 
     output.deliver(lambda: place, partial(write_text_atomic, place, page(document)), quiet=quiet)
+
+
+def _other_document(file: str) -> dict[str, Any] | None:
+    """The document of a diagnosis or of a comparison; None: the file is none of them.
+
+    Raises
+    ------
+    InputError : it is one, and not whole.
+    """
+    from nest.inputs.files import document_of, parse_text, read_text
+
+    if not (file.endswith(".json") and os.path.isfile(file)):
+        return None
+    found = parse_text(read_text(file), ".json", file)
+    listed = found.get("planners") if isinstance(found, dict) else found
+    if isinstance(found, dict) and document_of(found) == "diagnosis":
+        from nest.measured.diagnosis.result import Diagnosis
+        from nest.report.web.diagnosed import diagnosis_document
+
+        return diagnosis_document(Diagnosis.parse(found, file), os.path.basename(file))
+    if not isinstance(listed, list):
+        return None
+    from nest.planners.compare import entries_of
+    from nest.report.web.planners import comparison_document
+
+    return comparison_document(entries_of(listed, file))
 
 
 def _plan(file: str, search: float | None, threads: int | None) -> PlanDocument:

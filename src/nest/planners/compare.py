@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from nest.errors import InputError, NoPlanError
 from nest.evaluation.evaluate import chain_of, evaluate
+from nest.evaluation.plan_file import reread
 from nest.evaluation.plans import Plan
+from nest.evaluation.problems import told
 from nest.inputs.cluster import Cluster
 from nest.inputs.job import Job
 from nest.inputs.model import Model
@@ -20,6 +22,7 @@ from nest.planners.prices import outside
 from nest.planners.registry import PlanningMethod, made, named, registered
 from nest.plugins import Registration, UnusablePlugin
 from nest.stacks import choice_problems, settled
+from nest.units import shorten
 
 
 class ComparedPlan(NamedTuple):
@@ -166,3 +169,35 @@ def peak_memory(plan: Plan) -> float:
 def to_json(entries: Iterable[ComparedPlan]) -> str:
     """The entries as the text of one JSON document."""
     return json.dumps([entry.document() for entry in entries], indent=2)
+
+
+def entries_of(data: Sequence[Any], where: str) -> tuple[ComparedPlan, ...]:
+    """The entries of such a document; their plans are priced again.
+
+    Parameters
+    ----------
+    where : its file, for messages.
+
+    Raises
+    ------
+    InputError : an entry is none, or its plan is not legal.
+    """
+    found = []
+    for number, one in enumerate(data):
+        place = f"{where}: [{number}]"
+        if not isinstance(one, dict) or not isinstance(one.get("planner"), str):
+            raise InputError(f"{place}: got {shorten(one)}; allowed: an entry as `nest compare "
+                             "--json` writes it")
+        seconds, reason, plan = one.get("search_seconds"), one.get("reason"), one.get("plan")
+        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+            raise InputError(f"{place}: search_seconds: got {shorten(seconds)}; allowed: seconds")
+        if not isinstance(reason, (str, type(None))):
+            raise InputError(f"{place}: reason: got {shorten(reason)}; allowed: a text or null")
+        if not isinstance(plan, (dict, type(None))):
+            raise InputError(f"{place}: plan: got {shorten(plan)}; allowed: a plan or null")
+        with told(place):
+            priced = None if plan is None else reread(plan)[0]
+        found.append(ComparedPlan(one["planner"], priced, reason, float(seconds)))
+    if not found:
+        raise InputError(f"{where}: got no entry; allowed: at least one planner")
+    return tuple(found)

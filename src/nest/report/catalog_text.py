@@ -26,8 +26,18 @@ Row = dict[str, Any]
 
 def catalog_rows(section: Section) -> list[Row]:
     """One entry each, in SI units (bytes, seconds, bytes/s, FLOP/s)."""
+    return [catalog_row(section, name) for name in catalog.names(section)]
+
+
+def catalog_row(section: Section, name: str) -> Row:
+    """One entry.
+
+    Raises
+    ------
+    InputError : no such entry.
+    """
     makers = {"models": _model, "clusters": _cluster, "devices": _device, "stacks": _stack}
-    return [makers[section](name) for name in catalog.names(section)]
+    return makers[section](name)
 
 
 def catalog_text(section: Section, **options: Unpack[PageOptions]) -> str:

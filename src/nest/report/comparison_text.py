@@ -44,11 +44,9 @@ def comparison_text(
     limit = next((e.plan.stages[0].memory_limit_bytes for e in entries if e.plan), None)
     room = f"; GiB on the fullest device, at most {limit / GIB:.1f}" if limit else ""
     page.table(f"Planners (runnable plans first; search: seconds to choose{room})",
-               ("planner", rate_name(entries), "step", "slower", "GiB", "search", "fits",
-                "runnable"),
-               [_row(entry, best) for entry in ranked(entries)], (0,))
+               heads(entries), [row(entry, best) for entry in ranked(entries)], (0,))
     if best is not None:
-        page.paragraph(_spaces(entries, best), "dim")
+        page.paragraph(spaces_text(entries, best), "dim")
     page.blank()
     page.paragraph("Plans", "bold")
     for entry in ranked(entries):
@@ -69,7 +67,7 @@ def comparison_text(
     return page.text()
 
 
-def _spaces(entries: Sequence[ComparedPlan], best: Plan) -> str:
+def spaces_text(entries: Sequence[ComparedPlan], best: Plan) -> str:
     """What `runnable` means, and what the planners searched."""
     stack = best.inputs.job.stack
     name = stack.name if stack.capabilities is None else stack.capabilities.title
@@ -110,7 +108,13 @@ def ranked(entries: Iterable[ComparedPlan]) -> list[ComparedPlan]:
     return sorted(entries, key=place)
 
 
-def _row(entry: ComparedPlan, best: Plan | None) -> tuple[str, ...]:
+def heads(entries: Sequence[ComparedPlan]) -> tuple[str, ...]:
+    """Heads of the columns of :func:`row`."""
+    return ("planner", rate_name(entries), "step", "slower", "GiB", "search", "fits", "runnable")
+
+
+def row(entry: ComparedPlan, best: Plan | None) -> tuple[str, ...]:
+    """An entry as cells of a table."""
     search = format_seconds(entry.search_seconds, 2)
     plan = entry.plan
     if plan is None:
@@ -200,7 +204,7 @@ def comparison_figure(entries: Sequence[ComparedPlan], title: str) -> Figure:
         colours = [BLUE if entry.feasible else GREY for entry in entries]
         bars = axes.barh(range(len(entries)), rates, 0.64, color=colours)
         best = fastest(entries)
-        for mark, entry in zip(axes.bar_label(bars, [_told(e) for e in entries], padding=5),
+        for mark, entry in zip(axes.bar_label(bars, [bar_text(e) for e in entries], padding=5),
                                entries, strict=True):
             if entry.plan is not None and entry.plan is best:
                 mark.set_fontweight("bold")
@@ -219,7 +223,7 @@ def comparison_figure(entries: Sequence[ComparedPlan], title: str) -> Figure:
     return figure
 
 
-def _told(entry: ComparedPlan) -> str:
+def bar_text(entry: ComparedPlan) -> str:
     """The label of a bar."""
     if entry.plan is None:
         return "no plan"

@@ -23,12 +23,13 @@ def diagnosis_text(
     page.paragraph(f"{found.headline}.", "bold")
     main = next((one for one in found.causes if one.seconds > 0.0), None)
     if main is not None and found.measured_s is not None and found.measured_s > found.priced_s:
-        page.paragraph(f"Largest cause: {TITLES[main.name]}, {_share(main.seconds, found)}.")
+        page.paragraph(f"Largest cause: {TITLES[main.name]}, {share_text(main.seconds, found)}.")
         for one in main.advice[:3]:
             page.fact("Try", one, 4)
-    _within(page, found)
+    if within := within_text(found):
+        page.paragraph(within)
     for each in found.out_of_memory:
-        page.paragraph(_out(each), "bold red")
+        page.paragraph(out_of_memory_text(each), "bold red")
     for text in found.out_of_memory[0].advice[:3] if found.out_of_memory else ():
         page.fact("Try", text, 4)
     if found.measured_s is not None:
@@ -50,17 +51,19 @@ def diagnosis_text(
     return page.text()
 
 
-def _share(seconds: float, found: Diagnosis) -> str:
+def share_text(seconds: float, found: Diagnosis) -> str:
+    """Seconds of a step, and their share of the priced one."""
     return f"{format_seconds(seconds)} a step ({100 * seconds / found.priced_s:+.1f} %)"
 
 
-def _within(page: Page, found: Diagnosis) -> None:
-    """Whether the price was that sure."""
+def within_text(found: Diagnosis) -> str:
+    """That the price is no surer than the difference; empty: it is, or nobody knows."""
     if found.low_s is None or found.high_s is None or found.measured_s is None:
-        return
+        return ""
     span = f"{format_seconds(found.low_s)} to {format_seconds(found.high_s)}"
-    if found.low_s <= found.measured_s <= found.high_s:
-        page.paragraph(f"The price itself is no surer: 9 of 10 such runs take {span}.")
+    if not found.low_s <= found.measured_s <= found.high_s:
+        return ""
+    return f"The price itself is no surer: 9 of 10 such runs take {span}."
 
 
 def _waterfall(page: Page, found: Diagnosis) -> None:
@@ -99,7 +102,7 @@ def _evidence(page: Page, found: Diagnosis) -> None:
     shown = [one for one in found.causes if abs(one.seconds) >= LEAST * found.priced_s]
     for n, one in enumerate(shown[:DETAILED]):
         page.blank()
-        page.paragraph(f"{TITLES[one.name]}, {_share(one.seconds, found)}", "bold")
+        page.paragraph(f"{TITLES[one.name]}, {share_text(one.seconds, found)}", "bold")
         for text in one.evidence:
             page.fact("", text, 1)
         if n and one.seconds > 0.0:
@@ -111,7 +114,8 @@ def _tries(page: Page, one: Cause, most: int = 2) -> None:
         page.fact("", f"try {text}", 1)
 
 
-def _out(one: OutOfMemory) -> str:
+def out_of_memory_text(one: OutOfMemory) -> str:
+    """A rank that ran out of memory, in a sentence."""
     who = "A rank" if one.rank is None else f"Rank {one.rank}"
     text = f"{who} ran out of memory"
     if one.asked_bytes:

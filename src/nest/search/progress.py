@@ -8,6 +8,8 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from typing import Any, NamedTuple
 
+from nest.evaluation.plans import Plan
+
 EVERY = 0.1
 """Seconds between two reports, and the longest until a search is stopped."""
 
@@ -27,6 +29,8 @@ class Progress(NamedTuple):
     """No plan takes less; None: not known yet."""
     gap: float | None
     """step_time_s / lower_bound_s - 1."""
+    found: Callable[[], Plan] | None = None
+    """Prices the best plan so far; None: it is not of the part of the space at hand."""
 
 
 Follower = Callable[[Progress], Any]
@@ -49,6 +53,7 @@ class Watch:
     def __init__(self, limit: float = math.inf, follow: Follower | None = None) -> None:
         self._limit, self._follow = limit, follow
         self._started = self._next = -math.inf
+        self._told = math.inf
         self.stopped = False
         """Somebody asked for the end."""
 
@@ -71,18 +76,20 @@ class Watch:
         """Whether the search may have to end before it is done."""
         return self._follow is not None or self._limit < math.inf
 
-    def report(self, proved: int, total: int, best: float, bound: float) -> None:
-        """Tell the follower, unless it was told just now."""
+    def report(self, proved: int, total: int, best: float, bound: float,
+               found: Callable[[], Plan] | None = None) -> None:
+        """Tell the follower, unless it was told just now and nothing better is known since."""
         now = time.perf_counter() if self._follow is not None else -math.inf
-        if self._follow is None or self.stopped or now < self._next:
+        if self._follow is None or self.stopped or (
+                now < self._next and best >= self._told):
             return
-        self._next = now + EVERY
+        self._next, self._told = now + EVERY, best
         lower = min(bound, best)
         known = 0.0 < lower < math.inf
         self.stopped = self._follow(Progress(
             now - self._started, proved, total, best if best < math.inf else None,
             lower if known else None, best / lower - 1.0 if known and best < math.inf else None,
-        )) is False
+            found)) is False
 
     def results(self, futures: list[Future[Any]], tell: Callable[[], None]) -> list[Any] | None:
         """What the futures give; None if the search has to end before."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from nest.evaluation.evaluate import priced
+from nest.evaluation.plans import Plan
 from nest.inputs.configuration import Configuration, StageConfiguration
 from nest.schedules.registry import UNLIKE
 from nest.search.alike import AlikePlan
@@ -84,6 +86,11 @@ class Solution(NamedTuple):
             group=self.group, order=None if straight else tuple(order), offload=f.query.offload,
             choices=f.query.choices,
         )
+
+    def plan(self) -> Plan:
+        """The plan, priced as `evaluate` prices it."""
+        query = self.formulation.query
+        return priced(query.chain, query.cluster, query.job, self.configuration())
 
 
 def _layers(mask: int) -> list[int]:

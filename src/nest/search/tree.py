@@ -92,6 +92,8 @@ class Tree:
         """Lower bound of each node's plans, without the found ones."""
         self.known = np.inf
         """Step time of the best plan known."""
+        self.incumbent: Solution | None = None
+        """The best plan of this tree, or that it began with."""
 
     def sort_near(self, known: Solution | None) -> None:
         """Visit the outer choices closest to a good plan's first: they lower the limit."""
@@ -154,7 +156,7 @@ class Tree:
     def best(self, known: Solution | None, below: float) -> Solution | None:
         """Best plan of all outer choices ``below`` a limit, or None; ``known`` is one of them."""
         limits = [factor * self.least for factor in FACTORS]
-        self.known = known.step_time if known is not None else below
+        self.known, self.incumbent = known.step_time if known is not None else below, known
         if known is not None or below < np.inf:
             limits = [known.step_time if known is not None else below]
         for number, limit in enumerate(limits):
@@ -231,7 +233,10 @@ class Tree:
                     if known is None or solution.step_time < known.step_time:
                         found[key] = solution
             ranked = sorted(x.step_time for x in found.values())
-            self.known = min([self.known, *ranked[:1]])
+            best = min(found.values(), key=lambda one: one.step_time, default=None)
+            if best is not None and best.step_time < self.known:
+                self.known, self.incumbent = best.step_time, best
+                self._tell()
             if len(ranked) >= top:
                 limit = min(limit, ranked[top - 1] * (1.0 if top == 1 else 1.0 + 1e-9))
             if stop and found:
@@ -241,11 +246,12 @@ class Tree:
 
     def _tell(self) -> None:
         """Report how far the run is."""
+        found = None if self.incumbent is None else self.incumbent.plan
         if self.part:  # a bound of a part of the space is none of the space
-            self.watch.report(0, 0, self.known, 0.0)
+            self.watch.report(0, 0, self.known, 0.0, found)
         else:
             proved = sum(bound >= self.known for bound in self.open.values())
-            self.watch.report(proved, len(self.open), self.known, self.lower_bound())
+            self.watch.report(proved, len(self.open), self.known, self.lower_bound(), found)
 
     def _solve(
         self, node: Node, limit: float, width: int, spread: bool

@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
@@ -17,6 +17,13 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from nest import __version__
+from nest.errors import InputError
+from nest.frameworks.registry import TARGETS
+from nest.frameworks.targets import TRACES
+from nest.inputs import catalog
+from nest.inputs.space import Precision
+from nest.report.catalog_text import catalog_row
+from nest.report.web.pages import explorer_page
 from nest.server.schema import TEXTS, openapi
 from nest.server.service import AGAIN, Service, handed_back, starting, told
 from nest.server.settings import BODY_SECONDS, HEADER, ServerSettings
@@ -28,12 +35,14 @@ from nest.units import shorten
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-TABLES = {"json": "application/json", "csv": "text/csv"}
+TABLES = {"json": "application/json", "csv": "text/csv", "page": "application/json"}
 ONCE = b"host", b"authorization", b"content-type"
 """Headers that a request has once at the most (RFC 9110, section 5.3)."""
 LOCAL = ("localhost", "127.0.0.1", "[::1]")
 OPEN = ("/healthz", "/readyz")
 """Addresses that no token is needed for."""
+EXPLORER = "/"
+"""Address of the explorer, a page that asks for the token itself."""
 
 
 CLOSED = (401, 403, 408, 413, 415, 431)
@@ -72,10 +81,12 @@ def application(settings: ServerSettings) -> FastAPI:
     routes: tuple[tuple[str, str, Any], ...] = (
         ("POST", "/v1/batch", _batch), ("POST", "/v1/questions", _submit),
         ("GET", "/v1/questions/{name}", _look), ("DELETE", "/v1/questions/{name}", _give_up),
+        ("GET", "/v1/questions/{name}/events", _follow),
         ("POST", "/v1/sweeps", _start), ("GET", "/v1/sweeps", _list),
         ("GET", "/v1/sweeps/{name}", _state), ("DELETE", "/v1/sweeps/{name}", _cancel),
         ("GET", "/v1/sweeps/{name}/points", _points),
         ("GET", "/v1/sweeps/{name}/events", _events), ("GET", "/v1/catalog", _catalog),
+        ("GET", "/v1/catalog/{section}/{name}", _entry), ("GET", EXPLORER, _explorer),
         ("GET", "/openapi.json", _openapi), ("GET", "/healthz", _health),
         ("GET", "/readyz", _ready), ("GET", "/metrics", _metrics))
     for method, path, handler in routes:
@@ -142,6 +153,8 @@ class Guard:
                             "allowed: once")
         if path in OPEN:
             return None
+        if settings.token is not None and path == EXPLORER:
+            return None
         if settings.token is not None:
             scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
             right = hmac.compare_digest(given.strip(), settings.token.encode())
@@ -166,9 +179,9 @@ def _template(scope: Scope) -> str:
     """The path of a request as its route has it, so that there are few."""
     if "endpoint" not in scope:
         return "other"
-    path: str = scope["path"]
-    name = scope.get("path_params", {}).get("name")
-    return path if name is None else path.replace(name, "{name}", 1)
+    names = {value: f"{{{name}}}" for name, value in scope.get("path_params", {}).items()}
+    parts = scope["path"].split("/")
+    return "/".join([*parts[:3], *(names.get(part, part) for part in parts[3:])])
 
 
 def _response(reply: Reply) -> Response:
@@ -267,6 +280,17 @@ async def _look(service: Service, request: Request) -> Response:
         one.document(), 200, None, "application/json")
 
 
+async def _follow(service: Service, request: Request) -> Response:
+    one = await service.questions.look(request.path_params["name"], 0.0)
+    if one is None:
+        return _none(request)
+    return _stream(service.questions.events(one))
+
+
+def _stream(events: AsyncIterator[bytes]) -> Response:
+    return StreamingResponse(events, 200, {"Cache-Control": "no-store"}, TEXTS["events"])
+
+
 async def _give_up(service: Service, request: Request) -> Response:
     one = await service.questions.look(request.path_params["name"], 0.0)
     if one is None:
@@ -329,8 +353,7 @@ async def _events(service: Service, request: Request) -> Response:
     one = await _found(service, request)
     if isinstance(one, Response):
         return one
-    return StreamingResponse(service.studies.events(one), 200, {"Cache-Control": "no-store"},
-                             "text/event-stream")
+    return _stream(service.studies.events(one))
 
 
 async def _found(service: Service, request: Request) -> RunningStudy | Response:
@@ -348,8 +371,32 @@ async def _found(service: Service, request: Request) -> RunningStudy | Response:
 async def _catalog(service: Service, request: Request) -> Response:
     import nest
 
+    limits = service.limits
     return JSONResponse({"models": nest.list_models(), "clusters": nest.list_clusters(),
-                         "devices": nest.list_devices(), "stacks": nest.list_stacks()})
+                         "devices": nest.list_devices(), "stacks": nest.list_stacks(),
+                         "precisions": get_args(Precision), "targets": [*TARGETS, *TRACES],
+                         "limits": {**limits._asdict(), "bytes": service.settings.body}})
+
+
+async def _entry(service: Service, request: Request) -> Response:
+    """What the catalog says of one name."""
+    section, name = request.path_params["section"], request.path_params["name"]
+    if section not in catalog.SECTIONS:
+        return _response(told(404, "input", f"section: got {shorten(section)}; allowed: "
+                              f"{', '.join(catalog.SECTIONS)}"))
+    try:
+        return JSONResponse({"fields": catalog.load(section, name),
+                             "facts": catalog_row(section, name)})
+    except InputError as error:
+        return _response(told(404, "input", f"{section}: {error}"))
+
+
+async def _explorer(service: Service, request: Request) -> Response:
+    found = explorer_page(service.settings.token is not None)
+    return Response(found.text, 200, {
+        "Content-Security-Policy": found.policy + "; frame-ancestors 'none'",
+        "Cache-Control": "no-cache", "Referrer-Policy": "no-referrer",
+        "X-Content-Type-Options": "nosniff"}, TEXTS["page"])
 
 
 async def _openapi(service: Service, request: Request) -> Response:

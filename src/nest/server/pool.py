@@ -19,6 +19,9 @@ from typing import Any
 from nest.errors import LimitError
 from nest.studies.engines import begin, prepare
 
+STOPPING = 2.0
+"""Seconds in which work that is asked to stop must end; then its process is killed (chosen: a
+search looks ten times a second, and writing down what it found takes less than one)."""
 LIVES = 2
 """Workers that may die of a request."""
 STARTS = 5
@@ -140,12 +143,14 @@ class Pool:
             self._tasks.append(asyncio.create_task(self._serve(worker)))
 
     async def run(self, work: Callable[..., Any], *given: Any, order: int = FIRST,
-                  seconds: float | None = None) -> Any:
+                  seconds: float | None = None, stop: Callable[[], None] | None = None) -> Any:
         """Have a worker do something.
 
         Parameters
         ----------
         seconds : after which the worker is killed.
+        stop : asks the work to end once nobody waits for it, so that its worker need not be killed
+            and stays warm; None: it cannot be asked.
 
         Raises
         ------
@@ -157,17 +162,17 @@ class Pool:
         if order == FIRST and self.waiting >= self._most:
             raise Busy
         done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._queue.put_nowait((order, next(self._numbers), done, work, given, seconds))
+        self._queue.put_nowait((order, next(self._numbers), done, work, given, seconds, stop))
         return await done
 
     async def _serve(self, worker: Worker) -> None:
         """Take what waits, one after the other."""
         while True:
-            order, _, done, work, given, seconds = await self._queue.get()
+            order, _, done, work, given, seconds, stop = await self._queue.get()
             if done.done():  # nobody waits for it any more
                 continue
             self.running += 1
-            trying = asyncio.ensure_future(self._try(worker, work, given, seconds))
+            trying = asyncio.ensure_future(self._try(worker, work, given, seconds, stop))
             if order == FIRST:  # questions of sweeps are short
                 done.add_done_callback(partial(_cancel, trying))
             try:
@@ -189,8 +194,9 @@ class Pool:
                 self.running -= 1
 
     async def _try(self, worker: Worker, work: Callable[..., Any], given: tuple[Any, ...],
-                   seconds: float | None) -> Any:
+                   seconds: float | None, stop: Callable[[], None] | None) -> Any:
         for life in range(LIVES):
+            future: Future[Any] | None = None
             try:
                 future = await worker.submit(work, *given)
                 async with asyncio.timeout(seconds):
@@ -200,7 +206,9 @@ class Pool:
                 raise LimitError(f"no answer was found in {seconds:g} s, as long as this server "
                                  "allows") from None
             except asyncio.CancelledError:
-                worker.kill()
+                if self._ending or stop is None or future is None or not await _stopped(
+                        future, stop):
+                    worker.kill()
                 raise
             except BrokenExecutor:
                 self.deaths += 1
@@ -224,6 +232,15 @@ class Pool:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for worker in self.workers:
             worker.kill()
+
+
+async def _stopped(future: Future[Any], stop: Callable[[], None]) -> bool:
+    """Whether work ends soon after it was asked to."""
+    stop()
+    ended = asyncio.wrap_future(future)
+    ended.add_done_callback(lambda one: one.cancelled() or one.exception())  # it may be killed
+    await asyncio.wait([ended], timeout=STOPPING)
+    return future.done()
 
 
 def _cancel(trying: asyncio.Task[Any], done: asyncio.Future[Any]) -> None:

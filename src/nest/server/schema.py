@@ -7,13 +7,15 @@ from typing import Any, Literal
 
 from nest import __version__
 from nest.inputs import Description
+from nest.inputs.catalog import SECTIONS
 from nest.questions import Answer, Failure, Question
 from nest.replanning.replan import Replan
-from nest.server.work import Batch, ReplanRequest, Submission
+from nest.server.work import Batch, ExportRequest, PageRequest, ReplanRequest, Submission
 from nest.studies.study import Study
 
 TEMPLATE = "#/components/schemas/{model}"
-TEXTS = {"metrics": "text/plain; version=0.0.4", "events": "text/event-stream", "csv": "text/csv"}
+TEXTS = {"metrics": "text/plain; version=0.0.4", "events": "text/event-stream", "csv": "text/csv",
+         "page": "text/html; charset=utf-8"}
 _COUNT = {"type": "integer", "minimum": 0}
 _STATE = {
     "type": "object",
@@ -31,7 +33,9 @@ _COMPARISON = {
                    "planners": {"type": "array", "items": {"type": "object"}}}}
 _NAMES = {"type": "array", "items": {"type": "string"}}
 _CATALOG = {"type": "object", "properties": {
-    "models": _NAMES, "clusters": _NAMES, "devices": _NAMES, "stacks": _NAMES}}
+    "models": _NAMES, "clusters": _NAMES, "devices": _NAMES, "stacks": _NAMES,
+    "precisions": _NAMES, "targets": _NAMES, "limits": {"type": "object", "properties": {
+        "devices": _COUNT, "layers": _COUNT, "bytes": _COUNT, "seconds": {"type": "number"}}}}}
 _ANY = {"type": "object"}
 _SUBMITTED = {
     "type": "object", "required": ["schema", "id", "to", "state", "status", "answer"],
@@ -41,6 +45,16 @@ _SUBMITTED = {
         "status": {"type": ["integer", "null"], "minimum": 200, "maximum": 599,
                    "description": "HTTP status of the answer, as of the address asked"},
         "answer": {"type": ["object", "null"], "description": "its answer or error"}}}
+_PAGE = {"type": "object", "required": ["schema", "page"], "properties": {
+    "schema": {"type": "string"}, "id": {"type": ["string", "integer", "null"]},
+    "page": {"type": "object", "description": "what the page shows"}}}
+_EXPORT = {"type": "object", "required": ["schema", "target", "files"], "properties": {
+    "schema": {"type": "string"}, "id": {"type": ["string", "integer", "null"]},
+    "target": {"type": "string"},
+    "files": {"type": "object", "additionalProperties": {"type": "string"}}}}
+_ENTRY = {"type": "object", "required": ["fields", "facts"], "properties": {
+    "fields": {"type": "object", "description": "as the catalog has it"},
+    "facts": {"type": "object", "description": "in SI units"}}}
 _BATCH = {
     "type": "object", "required": ["schema", "answers"], "properties": {
         "schema": {"type": "string"},
@@ -67,6 +81,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
 
 _CLASSES: tuple[tuple[type[Description], Literal["validation", "serialization"]], ...] = (
     (Question, "validation"), (Study, "validation"), (ReplanRequest, "validation"),
+    (PageRequest, "validation"), (ExportRequest, "validation"),
     (Batch, "validation"), (Submission, "validation"),
     (Answer, "serialization"), (Replan, "serialization"), (Failure, "serialization"))
 
@@ -112,7 +127,7 @@ def openapi() -> dict[str, Any]:
             "description": "id of the sweep"}
     states = {"404": {"description": "no such sweep", "content": {
         "application/json": {"schema": _schema("Failure")}}}}
-    form = {"name": "format", "in": "query", "schema": {"enum": ["json", "csv"]}}
+    form = {"name": "format", "in": "query", "schema": {"enum": ["json", "csv", "page"]}}
     one = {"parameters": [name]}
     wait = {"name": "wait", "in": "query", "description": "seconds to wait for its end, at most "
             "60", "schema": {"type": "number", "minimum": 0, "default": 0}, "example": 30}
@@ -129,6 +144,11 @@ def openapi() -> dict[str, Any]:
         "/v1/replan": {"post": _post("replan", "The next plan after a loss of devices",
                                      _schema("ReplanRequest"),
                                      _answered("the plan and what moves", _schema("Replan")))},
+        "/v1/page": {"post": _post("page", "What the page of a plan, or of two, shows",
+                                   _schema("PageRequest"), _answered("it", _PAGE))},
+        "/v1/export": {"post": _post("export", "Files that launch a plan",
+                                     _schema("ExportRequest"),
+                                     _answered("texts by name", _EXPORT))},
         "/v1/batch": {"post": _post("batch", "Many questions in one request", _schema("Batch"),
                                     _answered("answers in their order", _BATCH))},
         "/v1/questions": {"post": _post(
@@ -140,6 +160,9 @@ def openapi() -> dict[str, Any]:
                                  parameters=[wait]),
             "delete": _get("cancel", "Stop answering a question",
                            {**_answered("its state", _SUBMITTED), **states})},
+        "/v1/questions/{name}/events": {**asked, "get": _get(
+            "follow", "Better plans and the progress of the proof as server-sent events", {
+                **_answered("events", {"type": "string"}, text=TEXTS["events"]), **states})},
         "/v1/sweeps": {
             "post": _post("startSweep", "Ask all questions of a study", _schema("Study"),
                           _answered("the sweep runs", _STATE, "202")),
@@ -158,6 +181,17 @@ def openapi() -> dict[str, Any]:
                 **_answered("events", {"type": "string"}, text=TEXTS["events"]), **states})},
         "/v1/catalog": {"get": _get("catalog", "Names that questions may use",
                                     _answered("names", _CATALOG))},
+        "/v1/catalog/{section}/{name}": {
+            "parameters": [
+                {"name": "section", "in": "path", "required": True,
+                 "schema": {"enum": [*SECTIONS]}, "example": "clusters"},
+                {"name": "name", "in": "path", "required": True, "schema": {"type": "string"},
+                 "example": "dgx-h100"}],
+            "get": _get("entry", "What the catalog says of a name",
+                        {**_answered("its fields", _ENTRY), **states})},
+        "/": {"get": _get("explorer", "The explorer, a page for a browser", {
+            "200": {"description": "the page", "content": {
+                TEXTS["page"]: {"schema": {"type": "string"}}}}}, security=[])},
         "/healthz": {"get": _get("health", "Whether the server answers",
                                  _answered("it does", _READY), security=[])},
         "/readyz": {"get": _get("ready", "Whether its workers have their kernels",

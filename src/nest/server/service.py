@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 import logging
+import tempfile
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -13,11 +14,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from nest.errors import InputError, NestError, OutputError
-from nest.server.pool import Busy, Died, Ending, Pool
+from nest.server.followed import SearchFile
+from nest.server.pool import STOPPING, Busy, Died, Ending, Pool
 from nest.server.settings import ServerSettings, need
 from nest.server.studies import Studies
 from nest.server.submitted import READING, SubmittedQuestions
 from nest.server.work import Limits, Read, Reply, answer, read, refusal
+from nest.studies.engines import prepare
 from nest.studies.store import Store
 from nest.studies.study import VERSION
 
@@ -148,6 +151,13 @@ class Metrics:
         return found
 
 
+def load() -> bool:
+    """Load what planning needs, kernels included, and what shows a first plan."""
+    from nest.report.web import document
+
+    return prepare() and document is not None
+
+
 def warm() -> bool:
     """Load what reading needs."""
     from nest.questions import read_question
@@ -162,6 +172,8 @@ class Asked:
     """A question that a worker answers, or will."""
 
     task: asyncio.Task[Reply]
+    file: SearchFile | None = None
+    """How far its search is; None: nobody asked to follow it."""
     clients: int = 0
     """That wait for it."""
 
@@ -177,18 +189,20 @@ class Service:
     def __init__(self, settings: ServerSettings) -> None:
         self.settings = settings
         self.limits = Limits(settings.devices, settings.layers, settings.seconds)
-        self.pool = Pool(settings.processes, settings.waiting)
+        self.pool = Pool(settings.processes, settings.waiting, load)
         self.reader = Pool(1, settings.waiting, warm)
         self.answers = ReplyCache(settings.cache, settings.store)
         self.studies = Studies(self.pool, self.reader, self.limits, settings)
         self.questions = SubmittedQuestions(
-            self.ask, self.reader, self.limits, settings.waiting, settings.cache)
+            self.ask, self.progress, self.reader, self.limits, settings.waiting, settings.cache)
         self.metrics = Metrics(self.pool, self.answers, self.studies)
         self.ending = False
         self._asked: dict[str, Asked] = {}
+        self._files: tempfile.TemporaryDirectory[str] | None = None
 
     def start(self) -> None:
         """Start the workers; needs a running loop."""
+        self._files = tempfile.TemporaryDirectory(prefix="nest-serve-")
         self.pool.start()
         self.reader.start()
 
@@ -205,6 +219,8 @@ class Service:
         await asyncio.gather(*(one.task for one in self._asked.values()), return_exceptions=True)
         await self.studies.ended()
         self.answers.close()
+        if self._files is not None:
+            self._files.cleanup()
 
     def known(self, endpoint: str, body: bytes) -> Reply | None:
         """The reply to exactly this request, if it is kept."""
@@ -213,11 +229,21 @@ class Service:
             self.metrics.cached.labels("request").inc()
         return found
 
-    async def ask(self, endpoint: str, body: bytes) -> Reply:
-        """The reply to a request, whatever comes of it."""
+    async def ask(self, endpoint: str, body: bytes, followed: bool = False) -> Reply:
+        """The reply to a request, whatever comes of it.
+
+        Parameters
+        ----------
+        followed : its search tells how far it is (:meth:`progress`) and ends once nobody waits.
+        """
         found: Reply = self.known(endpoint, body) or await self.caught(
-            self._ask, endpoint, body, asked=body)
+            self._ask, endpoint, body, followed, asked=body)
         return found
+
+    def progress(self, key: str) -> dict[str, Any] | None:
+        """How far the search of a question is; None: it does not run, or nobody follows it."""
+        asked = self._asked.get(key)
+        return None if asked is None or asked.file is None else asked.file.read()
 
     async def caught(self, work: Callable[..., Awaitable[Any]], *given: Any,
                      asked: bytes | None = None) -> Any:
@@ -238,7 +264,7 @@ class Service:
         except Died:
             return died()
 
-    async def _ask(self, endpoint: str, body: bytes) -> Reply:
+    async def _ask(self, endpoint: str, body: bytes, followed: bool) -> Reply:
         found = await self.reader.run(read, endpoint, body, self.limits, seconds=READING)
         if isinstance(found, Reply):
             return self._kept(_exact(endpoint, body), found)
@@ -247,16 +273,21 @@ class Service:
         if reply is not None:
             self.metrics.cached.labels("question").inc()
         else:
-            reply = await self._once(found.key, endpoint, body)
+            reply = await self._once(found.key, endpoint, body, followed)
         return self._kept(_exact(endpoint, body), reply._replace(body=found.named(reply.body)))
 
-    async def _once(self, key: str, endpoint: str, body: bytes) -> Reply:
+    async def _once(self, key: str, endpoint: str, body: bytes, followed: bool) -> Reply:
         """The reply to a question that several clients may ask at the same time."""
         asked = self._asked.get(key)
         if asked is None:
-            seconds = self.limits.seconds + BESIDES
-            asked = self._asked[key] = Asked(asyncio.ensure_future(
-                self.pool.run(answer, endpoint, body, self.limits, seconds=seconds)))
+            file = SearchFile(self._files.name) if followed and self._files is not None else None
+            asked = self._asked[key] = Asked(asyncio.ensure_future(self.pool.run(
+                answer, endpoint, body, self.limits, None if file is None else file.place,
+                seconds=self.limits.seconds + BESIDES,
+                stop=None if file is None else file.stop)), file)
+            if file is not None:  # a worker that is asked to end writes a little longer
+                asked.task.add_done_callback(lambda _: asyncio.get_running_loop().call_later(
+                    STOPPING, file.remove))
             asked.task.add_done_callback(lambda done: self._forget(key, done))
         else:
             self.metrics.cached.labels("asked").inc()

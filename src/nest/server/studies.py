@@ -16,6 +16,7 @@ from nest.errors import NestError
 from nest.server.apart import Apart
 from nest.server.pool import Busy, Lent, Pool
 from nest.server.settings import ServerSettings
+from nest.server.submitted import event
 from nest.server.work import (
     Limits,
     ReadStudy,
@@ -183,7 +184,7 @@ class Studies:
             over, now = one.over, one.document()
             if now != last:
                 name = "end" if over else "progress"
-                yield f"event: {name}\ndata: {json.dumps(now)}\n\n".encode()
+                yield event(name, json.dumps(now).encode())
                 last = now
             if over:
                 return

@@ -15,6 +15,8 @@ from nest.server.work import BatchParts, Limits, Read, Reply, parts, read
 
 Ask = Callable[[str, bytes], Awaitable[Reply]]
 """Answers a request to an address, whatever comes of it."""
+POLL = 0.1
+"""Seconds between two looks at a question that is followed."""
 READING = 20.0
 """Seconds to read a request (chosen: a network of 100,000 devices takes 5)."""
 LONGEST_WAIT = 60.0
@@ -27,6 +29,8 @@ class Submitted:
 
     id: str
     endpoint: str
+    key: str
+    """Hash of all that its answer depends on."""
     task: asyncio.Future[Reply]
 
     @property
@@ -55,15 +59,18 @@ class SubmittedQuestions:
 
     Parameters
     ----------
-    ask : answers them.
+    ask : answers them; told that they are followed.
+    progress : how far the search of a question is, by its key.
     reader : reads them.
     limits : of each question.
     count : questions that may run, and answers that are kept.
     most : bytes of answers that are kept; the oldest go first.
     """
 
-    def __init__(self, ask: Ask, reader: Pool, limits: Limits, count: int, most: int) -> None:
-        self._ask, self._reader, self._limits = ask, reader, limits
+    def __init__(self, ask: Callable[[str, bytes, bool], Awaitable[Reply]],
+                 progress: Callable[[str], dict[str, Any] | None], reader: Pool, limits: Limits,
+                 count: int, most: int) -> None:
+        self._ask, self._progress, self._reader, self._limits = ask, progress, reader, limits
         self._count, self._most = count, most
         self.known: dict[str, Submitted] = {}
 
@@ -87,8 +94,8 @@ class SubmittedQuestions:
         assert isinstance(checked, Read)
         if sum(one.state == "running" for one in self.known.values()) >= self._count:
             raise Busy
-        one = Submitted(secrets.token_hex(8), endpoint, asyncio.ensure_future(
-            self._ask(endpoint, question)))
+        one = Submitted(secrets.token_hex(8), endpoint, checked.key, asyncio.ensure_future(
+            self._ask(endpoint, question, True)))
         self.known[one.id] = one
         self._forget()
         return one
@@ -109,11 +116,34 @@ class SubmittedQuestions:
             await asyncio.wait([one.task], timeout=min(seconds, LONGEST_WAIT))
         return one
 
+    async def events(self, one: Submitted) -> AsyncIterator[bytes]:
+        """How far a question is each time that changes, as server-sent events, until its end.
+
+        ``plan`` has the best plan so far and what its page shows, ``progress`` how far its proof
+        is, ``end`` the question with its answer.
+        """
+        last: dict[str, Any] = {}
+        while not one.task.done():
+            now = self._progress(one.key) or {}
+            plan = {name: now[name] for name in ("plan", "page") if name in now}
+            if plan and plan["plan"] != last.get("plan"):
+                yield event("plan", json.dumps(plan).encode())
+            if now and now["progress"] != last.get("progress"):
+                yield event("progress", json.dumps(now["progress"]).encode())
+            last = now or last
+            await asyncio.wait([one.task], timeout=POLL)
+        yield event("end", one.document())
+
     async def cancel(self, one: Submitted) -> None:
         """Stop answering it; others that ask the same are still answered."""
         one.task.cancel()
         with suppress(asyncio.CancelledError):
             await asyncio.wait([one.task])
+
+
+def event(name: str, data: bytes) -> bytes:
+    """A server-sent event, whose data are a line of JSON."""
+    return b"event: " + name.encode() + b"\ndata: " + data + b"\n\n"
 
 
 async def batch(ask: Ask, asked: BatchParts, width: int) -> AsyncIterator[bytes]:

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, WrapValidator
 
-from nest.errors import InputError, NestError
+from nest.errors import InputError, NestError, UnsupportedError
 from nest.evaluation.plans import Plan
 from nest.inputs import Cluster, Configuration, Model, Profile, SearchSpace
 from nest.inputs.base import Description, Flag, at_most
@@ -25,6 +25,8 @@ from nest.inputs.sources import CATALOG
 from nest.questions import Question, failure, read_question
 from nest.questions.network import cluster_of
 from nest.questions.question import ANSWER, Id, id_of, plain
+from nest.search.progress import Follower
+from nest.server.followed import FollowedSearch
 from nest.studies.questions import Answered, VersionedQuestion, ask, failed, planner
 from nest.units import shorten
 
@@ -32,6 +34,24 @@ Part = Annotated[str, Field(max_length=10_000)]
 Address = Literal["plan", "evaluate", "compare", "replan"]
 MOST_BATCH = 1000
 """Questions of one request (chosen)."""
+
+
+class PageRequest(Description):
+    """What the page of a plan, or of two, shows."""
+
+    plan: dict[str, Any] = Field(description="a plan document")
+    other: dict[str, Any] | None = Field(None, description="a second plan to compare it with")
+    names: tuple[Part, Part] = Field(("A", "B"), description="of both plans")
+    whole: Flag = Field(True, description="all figures; false: the first screen, which needs no "
+                        "simulation")
+
+
+class ExportRequest(Description):
+    """Files that launch a plan."""
+
+    plan: dict[str, Any] = Field(description="a plan document")
+    target: Part | None = Field(None, description="software, as of nest export --to; null: the "
+                                "first that runs the plan")
 
 
 class Submission(Description):
@@ -113,9 +133,19 @@ def read(endpoint: str, body: bytes, limits: Limits) -> Read | Reply:
     return found
 
 
-def answer(endpoint: str, body: bytes, limits: Limits) -> Reply:
-    """Answer a request; the document has neither its id nor notes."""
-    found: Reply = _told(body, lambda data: _ANSWER[endpoint](data, limits), named=False)
+def answer(endpoint: str, body: bytes, limits: Limits, place: str | None = None) -> Reply:
+    """Answer a request; the document has neither its id nor notes.
+
+    Parameters
+    ----------
+    place : file that tells how far the search of a plan is; None: nobody asks.
+    """
+    found: Reply
+    if endpoint == "plan" and place is not None:
+        with FollowedSearch(place) as follow:
+            found = _told(body, lambda data: _plan(data, limits, follow), named=False)
+    else:
+        found = _told(body, lambda data: _ANSWER[endpoint](data, limits), named=False)
     return found
 
 
@@ -165,9 +195,9 @@ def parts(body: bytes, several: bool) -> BatchParts | Reply:
 # ---------------------------------------------------------------- questions
 
 
-def planned(question: Question) -> Plan:
+def planned(question: Question, follow: Follower | None = None) -> Plan:
     """Ask the planner: the only place of the server that does."""
-    return planner().answer(question, threads=1)
+    return planner().answer(question, threads=1, progress=follow)
 
 
 def _question(data: Mapping[str, Any], limits: Limits) -> tuple[Question, tuple[str, ...]]:
@@ -209,9 +239,9 @@ def _read_plan(data: dict[str, Any], limits: Limits) -> Read:
     return Read(_key("plan", question), notes)
 
 
-def _plan(data: dict[str, Any], limits: Limits) -> Reply:
+def _plan(data: dict[str, Any], limits: Limits, follow: Follower | None = None) -> Reply:
     question, _ = _question(data, limits)
-    plan = planned(question)
+    plan = planned(question, follow)
     ended = plan.search is None or plan.search.seconds < (question.search.time_limit or 0.0)
     return Reply(200, _answer(plan), plan.optimal or ended)
 
@@ -308,12 +338,6 @@ def _compare(data: dict[str, Any], limits: Limits) -> Reply:
 # ---------------------------------------------------------------- losses
 
 
-def _read_replan(data: dict[str, Any], limits: Limits) -> Read:
-    ReplanRequest.parse(data, "request")
-    text = json.dumps({**data, "id": None}, sort_keys=True)
-    return Read(hashlib.sha256(b"replan" + text.encode()).hexdigest())
-
-
 def _replan(data: dict[str, Any], limits: Limits) -> Reply:
     from nest.replanning.replan import replan
 
@@ -323,6 +347,54 @@ def _replan(data: dict[str, Any], limits: Limits) -> Reply:
                    beyond_stack=asked.beyond_stack, threads=1, time_limit=limits.seconds)
     ended = found.plan.search is None or found.plan.search.seconds < limits.seconds
     return Reply(200, found.to_json(None).encode(), ended)
+
+
+# ---------------------------------------------------------------- pages and files of plans
+
+
+def _read_as(endpoint: str, cls: type[Description]) -> Callable[[dict[str, Any], Limits], Read]:
+    """Reads a request of one kind, whose plans are priced only as it is answered."""
+    def read(data: dict[str, Any], limits: Limits) -> Read:
+        cls.parse(data, "request")
+        text = json.dumps({**data, "id": None}, sort_keys=True)
+        return Read(hashlib.sha256(f"{endpoint}\n{text}".encode()).hexdigest())
+    return read
+
+
+def _page(data: dict[str, Any], limits: Limits) -> Reply:
+    from nest.frameworks.targets import launch_files
+    from nest.report.web.compared import pair_document
+    from nest.report.web.document import facts, first_document, plan_document
+
+    asked = PageRequest.parse(data, "request")
+    one = _plan_of(asked.plan, limits)
+    if not asked.whole:
+        return _paged(first_document(one).data())
+    if asked.other is None:
+        return _paged(plan_document(one, facts(one), launch=launch_files(one)).data())
+    plans = one, _plan_of(asked.other, limits)
+    first, second = (plan_document(plan, facts(plan)) for plan in plans)
+    return _paged(pair_document(plans, (first, second), asked.names).data())
+
+
+def _paged(document: dict[str, Any]) -> Reply:
+    return Reply(200, json.dumps({"schema": "nest.page/1.0", "page": document}).encode(), True)
+
+
+def _export(data: dict[str, Any], limits: Limits) -> Reply:
+    from nest.frameworks.targets import export, launch_files
+
+    asked = ExportRequest.parse(data, "request")
+    plan = _plan_of(asked.plan, limits)
+    found = launch_files(plan) if asked.target is None else (
+        asked.target, export(plan, asked.target))
+    if found is None:
+        reason = "no software that NEST exports to runs this plan"
+        raise UnsupportedError(reason, (reason,))
+    target, texts = found
+    return Reply(200, json.dumps({
+        "schema": "nest.export/1.0", "target": target,
+        "files": {name: str(text) for name, text in texts.items()}}).encode(), True)
 
 
 # ---------------------------------------------------------------- studies
@@ -421,7 +493,8 @@ def stored_studies(folder: str) -> list[StoredStudy]:
 
 
 def study_table(text: str, folder: str, file_format: str) -> bytes | Reply:
-    """All points of a study with their answers so far, as the text of a file."""
+    """All points of a study with their answers so far, as the text of a file; `page`: what its page
+    shows."""
     from nest.studies.study import Study
     from nest.studies.sweep import Sweep
     from nest.studies.text import write
@@ -429,8 +502,10 @@ def study_table(text: str, folder: str, file_format: str) -> bytes | Reply:
     with tempfile.TemporaryDirectory(prefix="nest-serve-") as place:
         path = os.path.join(place, f"points.{file_format}")
         try:
-            study = Study.parse(json.loads(text), "study")
-            with Sweep(study, folder, False).results() as results:
+            sweep = Sweep(Study.parse(json.loads(text), "study"), folder, False)
+            if file_format == "page":
+                return _paged(sweep.document()).body
+            with sweep.results() as results:
                 write(results, file_format, path)
         except Exception as error:
             return refusal(error)
@@ -440,7 +515,9 @@ def study_table(text: str, folder: str, file_format: str) -> bytes | Reply:
 
 _READ: Mapping[str, Callable[[dict[str, Any], Limits], Read]] = {
     "plan": _read_plan, "evaluate": _read_evaluate, "compare": _read_compare,
-    "replan": _read_replan}
+    "replan": _read_as("replan", ReplanRequest), "page": _read_as("page", PageRequest),
+    "export": _read_as("export", ExportRequest)}
 _ANSWER: Mapping[str, Callable[[dict[str, Any], Limits], Reply]] = {
-    "plan": _plan, "evaluate": _evaluate, "compare": _compare, "replan": _replan}
+    "plan": _plan, "evaluate": _evaluate, "compare": _compare, "replan": _replan,
+    "page": _page, "export": _export}
 ENDPOINTS = tuple(_ANSWER)

@@ -82,6 +82,28 @@ class PlanDocument:
 
 
 @dataclass(frozen=True)
+class FirstDocument:
+    """What the page of a plan shows while better ones are looked for."""
+
+    title: str
+    answer: FirstScreen
+    steps: tuple[Step, ...]
+    step: str
+    kind: str = "first"
+
+    def data(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        found: dict[str, Any] = plain(self)
+        return found
+
+
+def first_document(plan: Plan) -> FirstDocument:
+    """The first screen of a plan, without a simulation."""
+    return FirstDocument(plan.headline, answer(plan, None), waterfall(plan),
+                         format_seconds(plan.step_time_s))
+
+
+@dataclass(frozen=True)
 class PlanFacts:
     """What is computed of a plan for its document, beyond what it says itself."""
 

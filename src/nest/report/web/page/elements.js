@@ -34,6 +34,7 @@ const colour = (name) => getComputedStyle(document.documentElement).getPropertyV
 const STAGES = { colours: [] };
 // Stages keep their colour in every figure; the black one is light on a dark page.
 const stageColour = (n) => (STAGES.colours[n] === "#000000" ? colour("last") : STAGES.colours[n] || "#888888");
+const stagePaint = (n) => (STAGES.colours[n] === "#000000" ? "var(--last)" : stageColour(n));  // of an element, in both themes
 const percent = (share, digits = 1) => (100 * share).toFixed(digits) + " %";
 
 function seconds(value) {
@@ -113,7 +114,8 @@ function theme(name) {
 }
 DARK.addEventListener("change", () => theme(DARK.matches ? "dark" : "light"));
 let screenTheme = "light";
-addEventListener("beforeprint", () => { screenTheme = document.documentElement.dataset.theme; theme("light"); });
-addEventListener("afterprint", () => theme(screenTheme));
+// Figures are drawn for paper before it is laid out: as wide as a page, and light.
+addEventListener("beforeprint", () => { screenTheme = document.documentElement.dataset.theme; document.documentElement.classList.add("printing"); theme("light"); });
+addEventListener("afterprint", () => { document.documentElement.classList.remove("printing"); theme(screenTheme); });
 addEventListener("resize", () => redraw(false));
 const themeButton = () => h("button", { type: "button", onclick: () => theme(document.documentElement.dataset.theme === "dark" ? "light" : "dark") }, "Light / dark");

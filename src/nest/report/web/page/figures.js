@@ -40,7 +40,7 @@ function memoryFigure(data) {
       return part;
     });
     const tipText = `stage ${n}: ${one.total.toFixed(1)} of ${one.limit.toFixed(1)} GiB\n` + one.parts.map((size, k) => `${data.categories[k]} ${size.toFixed(1)}`).join(", ") + `\nsimulated peak ${one.simulated.toFixed(1)} GiB; ${one.in_flight} micro-batches held`;
-    return bar(h("span", null, h("i", { class: "swatch", style: { "background-color": stageColour(n), "margin-right": "7px" } }), `stage ${n}`), parts, `${one.total.toFixed(1)} of ${one.limit.toFixed(1)} GiB`, { limit: one.limit / most, tip: tipText, thin: data.memory.length > 12 });
+    return bar(h("span", null, h("i", { class: "swatch", style: { "background-color": stagePaint(n), "margin-right": "7px" } }), `stage ${n}`), parts, `${one.total.toFixed(1)} of ${one.limit.toFixed(1)} GiB`, { limit: one.limit / most, tip: tipText, thin: data.memory.length > 12 });
   });
   return h("figure", { role: "group", "aria-label": "Memory of each stage" }, h("div", { class: "bars" }, rows),
     legend(data.categories.map((name, k) => [name, paints[k]])), h("p", { class: "muted small" }, "The line at the end of a bar is the limit of a device."));

@@ -32,7 +32,7 @@ function squareOf(places, number, role, type) {
   }
   const span = (list) => (list.length === 1 ? list[0] : `${list[0]} to ${list[list.length - 1]}`);
   const parts = [...shares].map(([stage, held]) => (stage < 0 ? "idle" : `stage ${stage}, replica ${span(held.replicas)}`) + (shares.size > 1 ? ` (${held.count})` : ""));
-  return { shares, count: stop - first, text: `device${stop - first > 1 ? `s ${first} to ${stop - 1}` : ` ${first}`}: ${parts.join("; ")}` + (places.types.length > 1 ? `\n${type(first)}` : "") };
+  return { shares, count: stop - first, text: `device${stop - first > 1 ? `s ${first} to ${stop - 1}` : ` ${first}`}` + (places.stages.length ? `: ${parts.join("; ")}` : "") + (places.types.length > 1 ? `\n${type(first)}` : "") };
 }
 
 function paintSquare(square, left, top, size) {
@@ -79,7 +79,7 @@ function levelPicture(places, width, role, type) {
     sizes.push({ across, gap, pad, devices: level.devices, wide: across * (inner.wide + gap) - gap + 2 * pad, tall: down * (inner.tall + gap) - gap + 2 * pad });
   });
   const whole = sizes[sizes.length - 1], unit = Math.min(22, (width - 2) / whole.wide);
-  const picture = s("svg", { width: whole.wide * unit + 2, height: whole.tall * unit + 2, role: "img", "aria-label": `${places.size} devices in the colours of ${places.stages.length} stages; ${places.idle} idle` });
+  const picture = s("svg", { width: whole.wide * unit + 2, height: whole.tall * unit + 2, role: "img", "aria-label": places.stages.length ? `${places.size} devices in the colours of ${places.stages.length} stages; ${places.idle} idle` : `${places.size} devices in groups of ${places.levels.map((one) => one.name).join(", ")}` });
   function box(depth, first, left, top) {
     const own = sizes[depth];
     if (!depth) { picture.append(paintSquare(squareOf(places, first / places.each, role, type), left, top, unit)); return; }

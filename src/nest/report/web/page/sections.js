@@ -10,14 +10,6 @@ function optionTable(head, options, label) {
   })), label, true);
 }
 
-function top(answer, links) {
-  return [
-    h("header", null, h("div", null, h("h1", null, answer.subject), h("p", { class: "setting" }, answer.setting)),
-      h("div", { class: "tools" }, themeButton(), h("button", { type: "button", onclick: () => print() }, "Print"))),
-    h("nav", { "aria-label": "Sections" }, links.map(([id, name]) => h("a", { href: "#" + id }, name))),
-  ];
-}
-
 // The whole step as one strip: where its time goes, at a glance.
 function strip(steps) {
   return h("div", { class: "strip", role: "img", "aria-label": "Where the step goes: " + steps.map((one) => `${one.name} ${percent(one.share)}`).join(", ") },
@@ -59,7 +51,7 @@ function planPage(data) {
   const links = [["answer", "What to run"], ["step", "Where the step goes"], ["timeline", "Timeline"], ["devices", "Devices"], ["memory", "Memory"], ["links", "Links"], ["options", "Other plans"], ["resources", "More resources"], ["launch", "Launch"], ["assumed", "Assumed"]];
   const left = t.left_out ? ` Micro-batches ${t.left_out[0]} to ${t.left_out[1]} are left out: they repeat what is beside.` : "";
   const replicas = places.replicas.length;
-  return [top(data.answer, links), h("main", { id: "main" },
+  return { title: data.answer.subject, setting: data.answer.setting, links, sections: [
     answerSection(data.answer, data.steps),
     section("step", "Where the step goes", `The step of ${data.step} in parts, as priced. Rest on a bar to see what its price rests on and what shortens it.`, waterfallFigure(data.steps, data.step, seen)),
     section("timeline", "One step in time", `${places.stages.length} stage${places.stages.length > 1 ? "s" : ""}, simulated event by event. ` + (replicas > 1 ? (t.equal === replicas ? `All ${replicas.toLocaleString("en")} replicas are equal: one is shown.` : `Of ${replicas.toLocaleString("en")} replicas the slowest is shown, number ${t.replica}; ${t.equal} are like it.`) : ""), timelineFigure(data, left)),
@@ -76,16 +68,12 @@ function planPage(data) {
       options.simpler.length ? h("h3", null, "Simpler plans") : null, optionTable("plan", options.simpler, "Simpler plans")),
     section("resources", "What 10 % more would bring", options.resources_note, optionTable("resource", options.resources, "More of each resource")),
     launchSection(data),
-    section("assumed", "What was assumed", null, h("ul", { class: "plain" }, data.answer.assumed.map((text) => h("li", null, text))))),
-    h("footer", null, "Made by NEST. This file sends no request.")];
+    section("assumed", "What was assumed", null, h("ul", { class: "plain" }, data.answer.assumed.map((text) => h("li", null, text))))] };
 }
 
-const PAGES = { plan: planPage, pair: pairPage, study: studyPage, validation: validationPage };
+// The first screen of a plan, while better ones are looked for.
+const firstPage = (data) => ({ title: data.answer.subject, setting: data.answer.setting, links: [["answer", "What to run"], ["step", "Where the step goes"]], sections: [
+  answerSection(data.answer, data.steps), section("step", "Where the step goes", `The step of ${data.step} in parts, as priced.`, waterfallFigure(data.steps, data.step, new Set()))] });
 
-(() => {
-  document.documentElement.dataset.theme = DARK.matches ? "dark" : "light";
-  const data = JSON.parse(document.getElementById("data").textContent);
-  document.getElementById("page").append(...PAGES[data.kind](data).flat(9));
-  redraw(true);
-  document.documentElement.dataset.ready = Math.round(performance.now());
-})();
+const PAGES = { plan: planPage, first: firstPage, pair: pairPage, study: studyPage, validation: validationPage, diagnosis: diagnosisPage, comparison: comparisonPage };
+const navigation = (links) => h("nav", { "aria-label": "Sections" }, links.map(([id, name]) => h("a", { href: "#" + id }, name)));

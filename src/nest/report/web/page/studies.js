@@ -73,29 +73,24 @@ function effectsFigure(effects) {
     bar(h("span", null, axis, h("small", { class: "muted" }, " " + objective)), [{ from: 0, share: gain / most, paint: "var(--backward)" }], `${percent(gain)}, best at ${better}`, { tip: `${axis}: the best ${objective} over the worst, all else equal: ${percent(gain)}; best at ${better}` }))));
 }
 
-function heading(title, setting, links) {
-  return [h("header", null, h("div", null, h("h1", null, title), h("p", { class: "setting" }, setting)), h("div", { class: "tools" }, themeButton(), h("button", { type: "button", onclick: () => print() }, "Print"))),
-    h("nav", { "aria-label": "Sections" }, links.map(([id, name]) => h("a", { href: "#" + id }, name)))];
-}
-
 function studyPage(data) {
   const points = data.front.groups.flatMap((group, n) => group.points.map(([x, y, number, strong, label]) => ({ x, y, group: n, strong, label: strong ? label : "", tip: `point ${number}: ${label}\n${data.front.y} ${count(y)}; ${data.front.x} ${count(x)}` })));
-  return [heading(data.title, data.status, [["best", "Best"], ["front", "Front"], ["heat", "Map"], ["effects", "What matters"], ["refused", "Refused"]]), h("main", { id: "main" },
+  return { title: data.title, setting: data.status, links: [["best", "Best"], ["front", "Front"], ["heat", "Map"], ["effects", "What matters"], ["refused", "Refused"]], sections: [
     section("best", "The best answers", null, table(data.best.heads, data.best.rows.map((row) => ({ cells: row })), "Best answers")),
     section("front", "The front", `Each point is a plan; the filled ones are better than all others of their group in ${data.front.y} or ${data.front.x}.`, pointsFigure("Front of the study", points, data.front.groups.map((group) => group.name), { x: data.front.x, y: data.front.y, front: true })),
     data.heat ? section("heat", "Map", `${data.heat.what}: the ${data.heat.most ? "most" : "least"} over all other axes.`, heatFigure(data.heat)) : null,
     section("effects", "What matters", "The best value of each axis over the worst, all else equal (geometric mean).", data.effects.length ? effectsFigure(data.effects) : h("p", { class: "muted" }, "No two plans differ in one axis alone.")),
     section("refused", "What was refused, and why", null, data.refused.length ? table(["status", { text: "points", number: true }, "why"], data.refused.map(([status, number, why]) => ({ cells: [status, { text: number.toLocaleString("en"), number: true }, { text: why, class: "note" }] })), "Refused points") : h("p", null, "Every point has a plan."),
-      data.doubts.length ? [h("h3", null, "Prices in doubt"), h("ul", { class: "plain" }, data.doubts.map(([number, text]) => h("li", null, `${number.toLocaleString("en")} points: ${text}`)))] : null)), h("footer", null, "Made by NEST. This file sends no request.")];
+      data.doubts.length ? [h("h3", null, "Prices in doubt"), h("ul", { class: "plain" }, data.doubts.map(([number, text]) => h("li", null, `${number.toLocaleString("en")} points: ${text}`)))] : null)] };
 }
 
 function validationPage(data) {
   const heads = ["group", { text: "runs", number: true }, { text: "configurations", number: true }, { text: "median error", number: true }, { text: "bias", number: true }, { text: "order", number: true }, { text: "memory", number: true }];
-  return [heading(data.title, "", [["sure", "How close"], ["parity", "Priced against measured"], ["groups", "Groups"], ["refused", "Refused"]]), h("main", { id: "main" },
+  return { title: data.title, setting: "", links: [["sure", "How close"], ["parity", "Priced against measured"], ["groups", "Groups"], ["refused", "Refused"]], sections: [
     section("sure", "How close are prices?", null, h("dl", { class: "figures" }, data.figures.map((one) => h("div", { class: one.tone }, h("dt", null, one.name), h("dd", null, one.value, h("small", null, one.note)))))),
     section("parity", "Priced against measured", "Seconds of a step, both logarithmic; on the dashed line both agree.", pointsFigure("Priced against measured seconds", data.points.map(([x, y, group, tipText]) => ({ x, y, group, tip: tipText, strong: true })), data.groups.length > 7 ? [""] : data.groups, { x: "measured, s", y: "priced, s", log: true, equal: true })),
     section("groups", "By group of runs", null, table(heads, data.rows.map((row) => ({ cells: row.map((text, k) => ({ text, number: k > 0 })) })), "Groups of runs")),
-    section("refused", "Runs without a price", null, data.refused.length ? table([{ text: "runs", number: true }, "why"], data.refused.map(([number, why]) => ({ cells: [{ text: number.toLocaleString("en"), number: true }, { text: why, class: "note" }] })), "Runs without a price") : h("p", null, "Every run has a price."))), h("footer", null, "Made by NEST. This file sends no request.")];
+    section("refused", "Runs without a price", null, data.refused.length ? table([{ text: "runs", number: true }, "why"], data.refused.map(([number, why]) => ({ cells: [{ text: number.toLocaleString("en"), number: true }, { text: why, class: "note" }] })), "Runs without a price") : h("p", null, "Every run has a price."))] };
 }
 
 function pairPage(data) {
@@ -103,7 +98,7 @@ function pairPage(data) {
   STAGES.colours = longer;
   const seen = new Set(), most = Math.max(...data.causes.map((one) => Math.abs(one.seconds)), 1e-12);
   const both = (id, title, lead, make) => section(id, title, lead, h("div", { class: id === "timeline" ? null : "two" }, data.plans.map((plan, n) => h("div", null, h("h3", null, data.names[n]), make(plan, n)))));
-  return [heading(`${data.names[0]} against ${data.names[1]}`, data.plans[0].answer.setting, [["verdict", "Which is faster"], ["why", "Why"], ["rows", "What differs"], ["step", "Steps"], ["timeline", "Timelines"], ["memory", "Memory"], ["devices", "Devices"]]), h("main", { id: "main" },
+  return { title: `${data.names[0]} against ${data.names[1]}`, setting: data.plans[0].answer.setting, links: [["verdict", "Which is faster"], ["why", "Why"], ["rows", "What differs"], ["step", "Steps"], ["timeline", "Timelines"], ["memory", "Memory"], ["devices", "Devices"]], sections: [
     section("verdict", "Which one is faster, and why?", null, data.verdict.map((text) => h("p", null, told(text, seen)))),
     section("why", "Where the difference comes from", `Seconds of a step that ${data.names[1]} takes more (right) or less (left).`,
       h("figure", { role: "group", "aria-label": "Differences by cause" }, h("div", { class: "bars" }, data.causes.map((one) => {
@@ -114,5 +109,5 @@ function pairPage(data) {
     both("step", "Where the steps go", null, (plan) => waterfallFigure(plan.steps, plan.step, seen)),
     both("timeline", "Timelines", null, (plan) => timelineFigure(plan, "")),
     both("memory", "Memory", null, (plan) => memoryFigure(plan)),
-    both("devices", "Devices", "The number is the stage.", (plan) => placesFigure(plan))), h("footer", null, "Made by NEST. This file sends no request.")];
+    both("devices", "Devices", "The number is the stage.", (plan) => placesFigure(plan))] };
 }

@@ -13,7 +13,7 @@ function timelineFigure(data, said) {
   for (let n = 0; n < count; n++) rows[t.stage[n]].push(n);
   const view = { from: 0, to: total, lit: -1, at: -1 };
   const canvas = h("canvas", { tabindex: "0", role: "img", "aria-label": "Timeline of one step: a row for each stage. Arrow keys move, plus and minus zoom, Home shows the whole step; up and down walk through the passes of a stage." });
-  const state = h("p", { class: "muted small", "aria-live": "polite" });
+  const state = h("p", { class: "muted small screen", "aria-live": "polite" });
   const high = Math.max(16, Math.min(44, Math.round(420 / stages)));
   let width = 0;
 
@@ -236,6 +236,6 @@ function timelineFigure(data, said) {
       ...(t.kind.includes(INPUTS) ? [["backward for inputs", "var(--inputs)"], ["backward for weights", "var(--weights)"]] : []),
       ["exposed traffic", "var(--traffic)"], ["collectives and hand-overs (lower lane)", "var(--collective)"], ["bubble: waiting", "var(--wait)", true], ...(t.left_out ? [["busy, passes not drawn", "color-mix(in srgb, var(--backward) 30%, var(--card))"]] : []), ["end of step", "var(--end)"]]),
     canvas, state);
-  figure.append(h("p", { class: "muted small" }, (few ? "Drag to move, tap a pass to follow its micro-batch." : "Drag to move, double-click or Ctrl + wheel to zoom, click a pass to follow its micro-batch. Keys: arrows, +, -, Home.") + said));
+  figure.append(h("p", { class: "muted small screen" }, (few ? "Drag to move, tap a pass to follow its micro-batch." : "Drag to move, double-click or Ctrl + wheel to zoom, click a pass to follow its micro-batch. Keys: arrows, +, -, Home.") + said));
   return figure;
 }
