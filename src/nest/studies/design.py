@@ -20,7 +20,7 @@ from nest.errors import InfeasibleError, InputError
 from nest.evaluation.evaluate import chain_of
 from nest.inputs.base import Description
 from nest.studies.points import Point, Points, best_first
-from nest.studies.proving import SURE, Bounds, Totals
+from nest.studies.proving import SURE, Bounds, LeastSteps
 from nest.studies.questions import NEVER, Answered, Outcome, VersionedQuestion, ask
 from nest.studies.standing import standing
 from nest.studies.study import Study
@@ -139,14 +139,14 @@ def _question(point: Point) -> VersionedQuestion:
     return point.question
 
 
-class _Search:
+class _Designing:
     """Branch and bound over the designs of a family."""
 
     def __init__(self, family: _Family, study: Study, want: Want, budget: float, answer: Ask,
                  follow: Callable[[int, int], object]) -> None:
         self.family, self.want, self._ask, self._follow = family, want, answer, follow
         self.trainings = len(family.names)
-        totals, low, stands = Totals(), [], []
+        totals, low, stands = LeastSteps(), [], []
         chains: dict[Any, Any] = {}
         for site in family.sites:
             for point in site.points:
@@ -295,7 +295,7 @@ def design(
                          "prices: {device_hour: 2.5}, or --want days without a budget")
     if budget is not None and not 0 < budget < math.inf:
         raise InputError(f"budget: got {shorten(budget)}; allowed: money above 0")
-    search = _Search(_Family(study), study, want, math.inf if budget is None else budget, answer,
+    search = _Designing(_Family(study), study, want, math.inf if budget is None else budget, answer,
                      follow)
     search.run()
     if search.best < 0:
