@@ -2,7 +2,7 @@
 
 A *design* is a setting of all axes but that of the trainings. Its money and days are sums over its
 trainings of known multiples of the seconds of a step, so lower bounds of these bound them
-(docs/proofs.md, Lemmas 54 and 55 (totals of a question)). The design with the least bound is looked
+(docs/proofs.md, Lemma 54 (dominating questions)). The design with the least bound is looked
 at first, its trainings one after another, each below the seconds that leave it better than the best
 design so far. None is better once no bound is.
 """
