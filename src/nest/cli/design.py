@@ -25,7 +25,7 @@ def design(
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Find the best cluster of the family that a study's axes describe.
+    """Find the best cluster that the axes of a study describe.
 
     All trainings of `together`, or that of `train`, run on it one after another, within
     `train.days` and the budget. Shows why no other cluster of the family is better.

@@ -61,9 +61,9 @@ EXAMPLES = {
         "nest profile trace t.json gpt2-xl --layer GPT2Block --seq-len 1024 -o p.yaml",
     ),
     "sweep": ("nest sweep study.yaml", "nest sweep show study.yaml"),
-    "sweep least": ("nest sweep least study.yaml --axis cluster.device.memory "
+    "sweep least": ("nest sweep least study.yaml --axis cluster.devices "
                     '--goal "days <= 30"',),
-    "sweep curve": ("nest sweep curve study.yaml --axis cluster.levels.1.bandwidth --within 1%",),
+    "sweep curve": ("nest sweep curve study.yaml --axis cluster.device.memory --within 1%",),
     "design": ("nest design study.yaml", "nest design study.yaml --want days --budget 5e6"),
     "sweep run": ("nest sweep study.yaml --engine dask://head:8786 -o answers",),
     "sweep show": ("nest sweep show study.yaml --objective tokens_per_money",

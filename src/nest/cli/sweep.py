@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from nest.studies.results import Results
     from nest.studies.running import StudyProgress
     from nest.studies.sweep import Sweep
-    from nest.studies.thresholds import Line
+    from nest.studies.thresholds import AxisLine
 
 USUAL = "run"
 
@@ -195,7 +195,7 @@ def curve(
     _lines(axis, lines, as_json, f"Steps along {axis}")
 
 
-def _lines(axis: str, lines: list[Line], as_json: bool, title: str) -> None:
+def _lines(axis: str, lines: list[AxisLine], as_json: bool, title: str) -> None:
     """Print what is known along an axis."""
     import json
 

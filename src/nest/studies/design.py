@@ -2,7 +2,7 @@
 
 A *design* is a setting of all axes but that of the trainings. Its money and days are sums over its
 trainings of known multiples of the seconds of a step, so lower bounds of these bound them
-(docs/proofs.md, Lemmas 54 and 55 (totals of a question)). The design with the least bound is looked
+(docs/proofs.md, Lemma 54 (dominating questions)). The design with the least bound is looked
 at first, its trainings one after another, each below the seconds that leave it better than the best
 design so far. None is better once no bound is.
 """
@@ -20,7 +20,7 @@ from nest.errors import InfeasibleError, InputError
 from nest.evaluation.evaluate import chain_of
 from nest.inputs.base import Description
 from nest.studies.points import Point, Points, best_first
-from nest.studies.proving import SURE, Bounds, Totals
+from nest.studies.proving import SURE, Bounds, LeastSteps
 from nest.studies.questions import NEVER, Answered, Outcome, VersionedQuestion, ask
 from nest.studies.standing import standing
 from nest.studies.study import Study
@@ -139,14 +139,14 @@ def _question(point: Point) -> VersionedQuestion:
     return point.question
 
 
-class _Search:
+class _Designing:
     """Branch and bound over the designs of a family."""
 
     def __init__(self, family: _Family, study: Study, want: Want, budget: float, answer: Ask,
                  follow: Callable[[int, int], object]) -> None:
         self.family, self.want, self._ask, self._follow = family, want, answer, follow
         self.trainings = len(family.names)
-        totals, low, stands = Totals(), [], []
+        totals, low, stands = LeastSteps(), [], []
         chains: dict[Any, Any] = {}
         for site in family.sites:
             for point in site.points:
@@ -295,7 +295,7 @@ def design(
                          "prices: {device_hour: 2.5}, or --want days without a budget")
     if budget is not None and not 0 < budget < math.inf:
         raise InputError(f"budget: got {shorten(budget)}; allowed: money above 0")
-    search = _Search(_Family(study), study, want, math.inf if budget is None else budget, answer,
+    search = _Designing(_Family(study), study, want, math.inf if budget is None else budget, answer,
                      follow)
     search.run()
     if search.best < 0:

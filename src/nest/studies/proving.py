@@ -143,7 +143,7 @@ class Prover:
         names = [*study.axes]
         places = [names.index(name) for name in study.groups]
         numbers: dict[tuple[Any, ...], int] = {}
-        totals, chains = Totals(), dict[Any, Chain]()
+        totals, chains = LeastSteps(), dict[Any, Chain]()
         base, low, late, group = [], [], [], []
         for point, _ in self.points:
             question = point.question
@@ -292,7 +292,7 @@ class Prover:
         return found
 
 
-class Totals:
+class LeastSteps:
     """Lower bounds of questions by totals; those of one device and job are worked out once."""
 
     def __init__(self) -> None:

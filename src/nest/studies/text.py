@@ -22,7 +22,7 @@ from nest.studies.study import ObjectiveName, Study
 from nest.units import format_count, format_seconds
 
 if TYPE_CHECKING:
-    from nest.studies.thresholds import Line
+    from nest.studies.thresholds import AxisLine
 
 FORMATS = ("csv", "json", "parquet")
 _AFTER = ("status", "front", *Figures._fields, "peak_memory_bytes", "optimal", "gap", "plan",
@@ -255,7 +255,7 @@ def shown(value: Any) -> str:
     return text if len(text) <= WIDEST else text[: WIDEST - 3] + "..."
 
 
-def line_rows(lines: Sequence[Line]) -> tuple[list[str], list[list[str]]]:
+def line_rows(lines: Sequence[AxisLine]) -> tuple[list[str], list[list[str]]]:
     """Heads and rows of a table of what is known along an axis, at each setting of the others."""
     goal = any(value.holds is not None for line in lines for value in line.values)
     rows = []

@@ -84,7 +84,7 @@ class Goal(NamedTuple):
         return float(value / self.value if most else self.value / value)
 
 
-class Value(Description):
+class AxisValue(Description):
     """What is known of a step at a value of an axis."""
 
     value: Any
@@ -99,13 +99,13 @@ class Value(Description):
     asked; None: it was not asked, or nothing fits."""
 
 
-class Line(Description):
+class AxisLine(Description):
     """One setting of the other axes."""
 
     labels: dict[str, Any]
     least: Any = None
     """Least value for which the goal holds; None: for none."""
-    values: tuple[Value, ...]
+    values: tuple[AxisValue, ...]
     """From the best on."""
 
 
@@ -154,8 +154,8 @@ class _Known:
         first, second = self._standing[one], self._standing[other]
         return dominates(first, second)
 
-    def value(self, number: int, axis: int, holds: bool | None) -> Value:
-        return Value(value=self.points[number].labels[axis], low_s=min(self.low[number], NEVER),
+    def value(self, number: int, axis: int, holds: bool | None) -> AxisValue:
+        return AxisValue(value=self.points[number].labels[axis], low_s=min(self.low[number], NEVER),
                      high_s=min(self.high[number], NEVER), asked=self.asked[number], holds=holds)
 
 
@@ -165,7 +165,7 @@ def dominates(one: Standing, other: Standing) -> bool:
         a >= b for a, b in zip(one.figures, other.figures, strict=True))
 
 
-def least(study: Study, axis: str, goal: Goal, answer: Ask = ask) -> list[Line]:
+def least(study: Study, axis: str, goal: Goal, answer: Ask = ask) -> list[AxisLine]:
     """The least value of an axis for which a goal holds, with proof, at each setting of the others.
 
     The least bandwidth, memory or number of devices; the most latency or oversubscription. Values
@@ -194,14 +194,14 @@ def least(study: Study, axis: str, goal: Goal, answer: Ask = ask) -> list[Line]:
                 fails[number] = True
             fails = [fail or low >= limit * (1.0 + SURE / 2) for fail, low, limit in zip(
                 fails, known.low, limits, strict=True)]
-        found.append(Line(
+        found.append(AxisLine(
             labels=labels, least=points[hit].labels[place] if hit < len(points) else None,
             values=tuple(known.value(n, place, True if n == hit else None if n > hit else False)
                          for n in range(len(points)))))
     return found
 
 
-def curve(study: Study, axis: str, within: float = 0.0, answer: Ask = ask) -> list[Line]:
+def curve(study: Study, axis: str, within: float = 0.0, answer: Ask = ask) -> list[AxisLine]:
     """What a step takes along an axis, with its shadow price, at each setting of the other axes.
 
     Parameters
@@ -227,11 +227,11 @@ def curve(study: Study, axis: str, within: float = 0.0, answer: Ask = ask) -> li
         asked = [n for n in range(len(points)) if known.asked[n]]
         for n, behind in zip(asked, asked[1:], strict=False):
             values[n] = values[n].unchecked(elasticity=_elasticity(values[n], values[behind]))
-        found.append(Line(labels=labels, values=tuple(values)))
+        found.append(AxisLine(labels=labels, values=tuple(values)))
     return found
 
 
-def _elasticity(one: Value, behind: Value) -> float | None:
+def _elasticity(one: AxisValue, behind: AxisValue) -> float | None:
     x, y = number_of(one.value), number_of(behind.value)
     if not x or not y or min(x, y) <= 0 or x == y or max(one.high_s, behind.high_s) >= NEVER:
         return None
