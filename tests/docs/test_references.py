@@ -102,6 +102,7 @@ OTHERS_FILES = frozenset({
     "torchtitan/parallelisms/parallelize_llama.py",
     "transformer_engine/pytorch/cross_entropy.py",
     # of adapters and the loss
+    "megatron/core/pipeline_parallel/p2p_communication.py",
     "bitsandbytes/autograd/_functions.py", "src/axolotl/loaders/model.py",
     "src/liger_kernel/ops/fused_linear_cross_entropy.py", "src/megatron/bridge/peft/lora.py",
     "src/megatron/bridge/peft/utils.py", "transformer_engine/pytorch/module/linear.py",

@@ -8,6 +8,7 @@ import pytest
 
 import nest
 from nest.errors import InputError
+from nest.evaluation.even import even_configuration
 from nest.model import build_chain
 
 LLAMA = nest.load_model("llama3-8b")
@@ -59,3 +60,18 @@ def test_all_parts_are_the_whole_model() -> None:
     parts = ["embedding", "layers", "head"]
     whole, own = build_chain(LLAMA), build_chain(LLAMA.replace(trainable={"parts": parts}))
     assert own.kinds == whole.kinds and own.order == whole.order
+
+
+def test_frozen_stages_behind_the_first_are_a_doubt() -> None:
+    cluster = nest.load_cluster("dgx-h100", devices=8)
+    job = nest.Job(global_batch=16, seq_len=1024, stack="megatron-bridge")
+
+    def doubts(trainable: dict[str, Any], pp: int) -> bool:
+        model = LLAMA.replace(trainable=trainable)
+        plan = nest.evaluate(model, cluster, job, even_configuration(model, cluster, job, pp=pp))
+        assert "frozen parameters" in plan.confidence.beyond
+        return any("in front of what is trained" in doubt for doubt in plan.doubts)
+
+    last = {"parts": ["layers", "head"], "layers": "28..31"}
+    assert doubts(last, 4) and not doubts(last, 1)
+    assert not doubts({"parts": ["layers"], "layers": "0..3"}, 4)

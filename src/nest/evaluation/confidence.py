@@ -144,6 +144,21 @@ def crowded(
             "than 10 % took 3 to 10 times as long as others, while the allocator retried",)
 
 
+def frozen_stages(chain: Chain, plan: Configuration) -> tuple[str, ...]:
+    """Why a plan with frozen layers behind its first stage may take longer.
+
+    What a stage receives asks for a gradient there (NVIDIA/Megatron-LM@core_v0.16.1
+    megatron/core/pipeline_parallel/p2p_communication.py, _communicate).
+    """
+    order = plan.order or range(len(chain))
+    behind = (order[layer] for stage in plan.stages[1:] for first, stop in stage.chunks
+              for layer in range(first, stop))
+    if all(chain.kinds[chain.order[layer]].passes for layer in behind):
+        return ()
+    return ("stages behind the first one have layers in front of what is trained: priced without "
+            "a backward pass, which Megatron's pipelines run all the same",)
+
+
 def question_of(
     chain: Chain, cluster: Cluster, job: Job, plan: Configuration
 ) -> Properties:
