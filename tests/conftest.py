@@ -20,14 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from slow_files import SLOW
 
 WITHOUT_JIT = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
 APART = ("test_exact.py", "test_exact_graphs.py", "test_golden_plans.py", "test_guarantees.py",
          "test_guarantees_graphs.py")
 """Long files whose tests share nothing but results of :mod:`shared`."""
-SLOW = frozenset(line.split()[0] for line in Path(__file__).with_name("slow.txt").read_text(
-    encoding="utf-8").splitlines() if line and not line.startswith("#"))
-"""Names of test files that ``-m fast`` leaves out."""
 SECONDS = os.environ.get("NEST_TESTS_SECONDS")
 _seconds: Counter[str] = Counter()
 _folders: list[tempfile.TemporaryDirectory[str]] = []

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import SLOW
+from slow_files import SLOW
 
 HERE = Path(__file__).parent
 ROOMS = sorted({path.relative_to(HERE).parts[0] for path in HERE.rglob("test_*.py")

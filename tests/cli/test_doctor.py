@@ -11,7 +11,7 @@ from command_line import run
 
 import nest
 from nest.cli import doctor
-from nest.search import compiled
+from nest.search import kept_code
 
 
 def findings(capsys: pytest.CaptureFixture[str], code: int = 0) -> dict[str, dict[str, Any]]:
@@ -61,13 +61,13 @@ def test_compiled_code_is_counted_where_it_is_kept(capsys, monkeypatch, tmp_path
     for one in (folder, tmp_path / "nest-planner" / "before"):
         one.mkdir(parents=True)
         (one / "code").write_bytes(bytes(2048))
-    monkeypatch.setattr(compiled, "cache_folder", lambda: folder)
+    monkeypatch.setattr(kept_code, "cache_folder", lambda: folder)
     none = findings(capsys)["Kernels"]["text"]
-    assert none.startswith(f"0 of {len(compiled.SECONDS)} are compiled, the first search")
+    assert none.startswith(f"0 of {len(kept_code.SECONDS)} are compiled, the first search")
     (folder / "alike").touch()
     found = findings(capsys)
-    assert found["Kernels"]["text"].startswith(f"1 of {len(compiled.SECONDS)} are compiled, last")
+    assert found["Kernels"]["text"].startswith(f"1 of {len(kept_code.SECONDS)} are compiled, last")
     assert f"2 KiB in {folder}" in found["Kernels"]["text"]
     assert found[""]["text"] == "of other versions: 1 folder beside it, 2 KiB, may be removed"
-    monkeypatch.setattr(compiled, "cache_folder", lambda: None)
+    monkeypatch.setattr(kept_code, "cache_folder", lambda: None)
     assert "no folder can be written" in findings(capsys)["Kernels"]["text"]

@@ -16,7 +16,7 @@ import pytest
 from command_line import run
 
 import nest
-from nest.search import carried, compiled
+from nest.search import carried, compiled, kept_code
 
 SOURCE = Path(nest.__file__).parent
 CODE = {"uniform/search.try_all-1.py311.nbi": b"index",
@@ -26,11 +26,11 @@ CODE = {"uniform/search.try_all-1.py311.nbi": b"index",
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """As the folder of a machine on which all is compiled."""
-    return filled(tmp_path / "one" / compiled.digest())
+    return filled(tmp_path / "one" / kept_code.digest())
 
 
 def filled(folder: Path) -> Path:
-    for name, data in (CODE | dict.fromkeys(compiled.SECONDS, b"")).items():
+    for name, data in (CODE | dict.fromkeys(kept_code.SECONDS, b"")).items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(data)
     (folder / "_kernels" / "spans.fill-2.py311.1.nbc.tmp.1f").write_bytes(b"half")
@@ -47,8 +47,8 @@ def test_what_is_taken_is_what_was_written(folder: Path, tmp_path: Path) -> None
     digest = carried.write(archive, folder)
     assert carried.write(tmp_path / "again.zip", filled(tmp_path / "three" / folder.name)) == digest
     assert carried.take(archive, there, digest) == len(CODE)
-    assert files(there) == CODE | dict.fromkeys(compiled.SECONDS, b"")
-    assert compiled.uncompiled(there) == []
+    assert files(there) == CODE | dict.fromkeys(kept_code.SECONDS, b"")
+    assert kept_code.uncompiled(there) == []
 
 
 def test_only_what_is_whole_is_written(folder: Path, tmp_path: Path) -> None:
@@ -68,11 +68,11 @@ def packed(entries: dict[str, Any], about: dict[str, Any]) -> Callable[[Path], N
 
 
 def about(**changes: Any) -> dict[str, Any]:
-    return {"nest": nest.__version__, "folder": compiled.digest(), "machine": compiled.machine(),
+    return {"folder": kept_code.digest(), "machine": kept_code.machine(),
             "files": {}} | changes
 
 
-OTHER = compiled.machine() | {"processor": "abacus", "numba": "0.1"}
+OTHER = kept_code.machine() | {"processor": "abacus", "numba": "0.1"}
 LINK = {"../../evil": "2c624232cdd221771294dfbb310aca000a0df6ac8b66b696d90ef06fdefb64a3"}
 
 
@@ -84,7 +84,7 @@ LINK = {"../../evil": "2c624232cdd221771294dfbb310aca000a0df6ac8b66b696d90ef06fd
     (packed({}, {"nest": 1}), "about.json: "),
     (packed({}, about(folder="x", machine=OTHER)),
      r"compiled for processor 'abacus' \(here .*\), numba '0.1' \(here .*\); allowed: the same"),
-    (packed({}, about(folder="x")), "compiled for sources of NEST"),
+    (packed({}, about(folder="x")), "compiled for other sources of NEST"),
     (packed({"a": "x"}, about()), "got 'a'; allowed: the files that about.json lists"),
     (packed({}, about(files={"solve": "0"})), "got 'solve'; allowed: the files that"),
     (packed({"../../evil": "0"}, about(files=LINK)), "got '../../evil'; allowed"),
@@ -92,7 +92,7 @@ LINK = {"../../evil": "2c624232cdd221771294dfbb310aca000a0df6ac8b66b696d90ef06fd
 ], ids=range(11))
 def test_other_files_are_refused(
         write: Callable[[Path], None], said: str, tmp_path: Path) -> None:
-    archive, there = tmp_path / "kernels.zip", tmp_path / "two" / compiled.digest()
+    archive, there = tmp_path / "kernels.zip", tmp_path / "two" / kept_code.digest()
     write(archive)
     with pytest.raises(nest.InputError, match=said) as caught:
         carried.take(archive, there)
@@ -120,18 +120,18 @@ def test_a_folder_that_may_only_be_read(
     """As in an image; one that lacks code is passed over."""
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "image"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
-    image = filled(tmp_path / "image" / "nest-planner" / compiled.digest())
-    make = compiled.tempfile.TemporaryFile
+    image = filled(tmp_path / "image" / "nest-planner" / kept_code.digest())
+    make = kept_code.tempfile.TemporaryFile
 
     def refused(dir: Path) -> Any:  # noqa: A002
         if tmp_path / "image" in dir.parents:
             raise PermissionError
         return make(dir=dir)
 
-    monkeypatch.setattr(compiled.tempfile, "TemporaryFile", refused)
-    assert compiled.cache_folder() == image
+    monkeypatch.setattr(kept_code.tempfile, "TemporaryFile", refused)
+    assert kept_code.cache_folder() == image
     (image / "alike").unlink()
-    assert compiled.cache_folder() == tmp_path / "home" / "nest-planner" / image.name
+    assert kept_code.cache_folder() == tmp_path / "home" / "nest-planner" / image.name
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
@@ -139,11 +139,11 @@ def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
     archive, there = tmp_path / "kernels.zip", tmp_path / "two" / folder.name
     there.mkdir(parents=True)
     monkeypatch.setattr(compiled, "load", lambda names: (None, 0.0))
-    monkeypatch.setattr(compiled, "cache_folder", lambda: folder)
+    monkeypatch.setattr(kept_code, "cache_folder", lambda: folder)
     out, _ = run(capsys, "warm", "-o", str(archive))
     digest = out.split()[-1]
     assert "compiled already" in out and len(digest) == 64
-    monkeypatch.setattr(compiled, "cache_folder", lambda: there)
+    monkeypatch.setattr(kept_code, "cache_folder", lambda: there)
     out, _ = run(capsys, "warm", str(archive), "--sha256", digest)
     assert out.startswith(f"Took {len(CODE)} files")
     _, error = run(capsys, "warm", "--sha256", digest, code=2)
@@ -163,8 +163,8 @@ print(sum(part.stats.cache_hits.total() for part in parts),
 @pytest.mark.kernels
 def test_another_installation_runs_what_was_compiled_here(tmp_path: Path) -> None:
     """By an archive, and from the same folder: whatever the path and the age of its sources."""
-    compiled.load(tuple(compiled.SECONDS))
-    folder = compiled.cache_folder()
+    compiled.load(tuple(kept_code.SECONDS))
+    folder = kept_code.cache_folder()
     assert folder is not None
     archive = tmp_path / "kernels.zip"
     carried.write(archive, folder)

@@ -61,16 +61,16 @@ def _versions() -> Iterator[Found]:
 
 
 def _compiled() -> Iterator[Found]:
-    from nest.search import compiled
+    from nest.search import kept_code
 
-    folder = compiled.cache_folder()
+    folder = kept_code.cache_folder()
     if folder is None:
         yield Found("Kernels", "no folder can be written for compiled code: each process compiles "
                    "anew (NUMBA_CACHE_DIR names a folder)")
         return
-    ready = len(compiled.SECONDS) - len(compiled.uncompiled(folder))
+    ready = len(kept_code.SECONDS) - len(kept_code.uncompiled(folder))
     made = datetime.fromtimestamp(folder.stat().st_mtime, UTC)
-    state = f"{ready} of {len(compiled.SECONDS)} are compiled, " + (
+    state = f"{ready} of {len(kept_code.SECONDS)} are compiled, " + (
         f"last on {made:%Y-%m-%d}" if ready else "the first search compiles what it needs")
     yield Found("Kernels", f"{state}; {_size(folder)} in {folder}")
     old = [other for other in folder.parent.iterdir() if other.is_dir() and other != folder]

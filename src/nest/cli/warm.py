@@ -27,19 +27,22 @@ def warm(
     NEST_KERNELS=KERNELS.zip lets every process take them from that file. They are used where
     NEST, processor, Python and numba are the same; elsewhere NEST says so and compiles.
     """
-    from nest.search import carried, compiled
+    from nest.search import carried, compiled, kept_code
 
     if sha256 is not None and archive is None:
         raise InputError("--sha256: got no KERNELS.zip; needed: the file that it is of")
-    folder = compiled.cache_folder()
+    if (archive or file) and not compiled.movable():
+        raise InputError("kernels: this numba keeps code by the path of its source; allowed: a "
+                         "numba that can keep it elsewhere (0.61 to 0.68 do)")
+    folder = kept_code.cache_folder()
     if folder is None:
         raise OutputError("kernels: no folder can be written for compiled code; allowed: one that "
                           "NUMBA_CACHE_DIR names")
     if archive is not None:
         count = carried.take(archive, folder, sha256)
         output.emit(f"Took {count} files of compiled kernels into {folder}")
-    missing = compiled.uncompiled(folder)
-    _, seconds = compiled.load(tuple(compiled.SECONDS))
+    missing = kept_code.uncompiled(folder)
+    _, seconds = compiled.load(tuple(kept_code.SECONDS))
     if missing:
         output.emit(f"Compiled the kernels in {seconds:.0f} s into {folder}")
     elif archive is None:

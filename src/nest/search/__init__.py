@@ -11,7 +11,8 @@ it the formulations of two kinds of pipelines that are searched behind all other
 beside each other, and two copies of the model.
 
 A formulation (`tensors`) fills `tables` and `problems`, the arrays that kernels take; `alike` has
-the pipelines of identical stages, `totals` bounds them by sums over all layers; `compiled` loads
+the pipelines of identical stages, `totals` bounds them by sums over all layers, and
+`question_bound` a whole question; `compiled` loads
 the kernels of `_kernels` with their cache. `branch_and_bound` searches the parts of the space as
 phases, after a `draft` over a part of the space; each phase is a `tree` of outer choices, visited
 on `threads`, best bound first, and returns the best `solution`; `ways` does so for each way to
@@ -29,5 +30,6 @@ Where to find: replicas, strides and sizes of micro-batches in `candidates`; rec
 `_kernels/options.py` for stages that may differ; what makes a plan infeasible: rules of
 `model/legality.py` and `runnable`, memory in `_kernels/uniform/fits.py` and `_kernels/options.py`;
 lower bounds of all plans in `tree`; which of equal plans is taken in `solution`; the cache of
-compiled kernels in `compiled`.
+compiled kernels in `compiled`. `kept_code` names the folder of their code, `carried` writes it to a
+file and takes it from one.
 """

@@ -1,4 +1,4 @@
-"""Compiled code that travels: a zip file of the folder of :mod:`nest.search.compiled`.
+"""Compiled code that travels: a zip file of the folder of :mod:`nest.search.kept_code`.
 
 It is good where the folder has the same name: the same sources, processor, Python and numba. What
 it holds is run, so that it needs the trust that a package needs; the digest of each file is
@@ -19,11 +19,10 @@ from typing import Annotated
 
 from pydantic import Field, ValidationError
 
-from nest import __version__
 from nest.errors import InputError
 from nest.inputs.base import Description
 from nest.inputs.files import read_bytes, write_atomic
-from nest.search import compiled
+from nest.search import kept_code
 from nest.units import shorten
 
 VARIABLE = "NEST_KERNELS"
@@ -38,11 +37,10 @@ MANY = 2000
 _NAME = re.compile(r"(\w+/)?[\w.-]+")
 
 
-class About(Description):
+class Carried(Description):
     """What an archive says of itself."""
 
-    nest: str = Field(description="version that compiled it")
-    folder: str = Field(description="name of the folder: a digest, see `nest.search.compiled`")
+    folder: str = Field(description="name of the folder: a digest, see `nest.search.kept_code`")
     machine: dict[str, str] = Field(description="processor and versions")
     files: Annotated[dict[str, str], Field(max_length=MANY)] = Field(
         description="SHA-256 of each file")
@@ -66,19 +64,16 @@ def write(path: str | os.PathLike[str], folder: Path) -> str:
 
     Raises
     ------
-    InputError : entry points are not compiled, or numba's files cannot be carried.
+    InputError : entry points are not compiled.
     OutputError : it cannot be written.
     """
-    missing = compiled.uncompiled(folder)
+    missing = kept_code.uncompiled(folder)
     if missing:
         raise InputError(f"kernels: {', '.join(missing)} of {folder} are not compiled; needed: all "
                          "(`nest warm` compiles them)")
-    if not compiled.movable():
-        raise InputError("kernels: this numba keeps code by the path of its source; allowed: a "
-                         "numba with locators of a cache (0.61 and later)")
     files = {file.relative_to(folder).as_posix(): file.read_bytes()
              for file in sorted(folder.rglob("*")) if file.is_file() and not _other(file, folder)}
-    about = About(nest=__version__, folder=folder.name, machine=compiled.machine(), files={
+    about = Carried(folder=folder.name, machine=kept_code.machine(), files={
         name: hashlib.sha256(data).hexdigest() for name, data in files.items()})
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -91,7 +86,7 @@ def write(path: str | os.PathLike[str], folder: Path) -> str:
 def _other(file: Path, folder: Path) -> bool:
     """Whether a file is not one that a search loads, such as half a file of a killed process."""
     if file.parent == folder:
-        return file.name not in compiled.SECONDS
+        return file.name not in kept_code.SECONDS
     return file.suffix not in (".nbi", ".nbc")
 
 
@@ -124,7 +119,7 @@ def take(path: str | os.PathLike[str], folder: Path, sha256: str | None = None) 
         raise InputError(f"{shown}: is not an archive of compiled kernels ({error}); allowed: a "
                          "file of `nest warm -o`") from None
     # Marks of entry points come last: a process that reads meanwhile finds what they promise.
-    for name in sorted(files, key=lambda name: (name in compiled.SECONDS, name.endswith(".nbi"))):
+    for name in sorted(files, key=lambda name: (name in kept_code.SECONDS, name.endswith(".nbi"))):
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as stream:
@@ -142,15 +137,15 @@ def _files(archive: zipfile.ZipFile, shown: str, folder: Path) -> dict[str, byte
                          f"{MANY} of {LARGEST}")
     names = {entry.filename for entry in entries} - {ABOUT}
     try:
-        about = About.model_validate(json.loads(archive.read(ABOUT)))
+        about = Carried.model_validate(json.loads(archive.read(ABOUT)))
     except (KeyError, ValueError, RecursionError, ValidationError) as error:
         raise InputError(f"{shown}: {ABOUT}: {str(error).splitlines()[0]}; allowed: a file of "
                          "`nest warm -o`") from None
     if about.folder != folder.name:
-        here = compiled.machine()
+        here = kept_code.machine()
         apart = [f"{name} {shorten(about.machine.get(name))} (here {value})"
                  for name, value in here.items() if about.machine.get(name) != value]
-        apart = apart or [f"sources of NEST {shorten(about.nest)} (here {__version__}, others)"]
+        apart = apart or ["other sources of NEST"]
         raise InputError(f"{shown}: its kernels are compiled for {', '.join(apart)}; allowed: the "
                          "same (`nest warm` compiles them here)")
     odd = sorted(names ^ {*about.files})

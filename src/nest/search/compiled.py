@@ -1,28 +1,21 @@
 """Load the kernels with a cache of compiled code that is never stale.
 
-numba's own cache does not see that a kernel called from another file has changed, so the folder
-is named by a digest of the processor, the versions of Python and numba, and all sources of kernels
-and forms: what it holds is good wherever its name is the same (:mod:`nest.search.carried`). It lies
-below ``NUMBA_CACHE_DIR`` or the user's cache folder. Where nothing can be written, or what is there
-cannot be read, the kernels are compiled for the process alone, and a line on stderr names the
-folder.
+Where the folder of :mod:`nest.search.kept_code` cannot be written, or what is there cannot be
+read, the kernels are compiled for the process alone, and a line on stderr names the folder.
 
 What a question does not need is not compiled for it. On two processors or more a second process
-compiles half of it meanwhile. A file with the name of an entry point says that the folder has it.
+compiles half of it meanwhile.
 """
 
 from __future__ import annotations
 
 import gc
-import hashlib
 import importlib
 import math
 import os
-import platform
 import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -31,6 +24,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from nest.errors import InputError
+from nest.search import carried
+from nest.search.kept_code import PACE, SECONDS, cache_folder, uncompiled
 from nest.search.threads import thread_count
 
 ENTRIES = {
@@ -46,12 +41,6 @@ CALLS = {
     "solve": "pipeline.solve", "alike": "uniform.search.alike", "may_fit": "fitting.may_fit",
     "see": "uniform.layouts.see", "ask": "uniform.asked.ask"}
 """What Python calls of them."""
-SECONDS = {"alike": 33, "select": 9, "solve": 9, "routes": 9, "longest_path": 5, "useful": 4,
-           "write_order": 4, "may_fit": 3, "undominated": 1, "see": 1, "ask": 1}
-"""About what compiling an entry point takes on a processor of :data:`PACE`, the longest first: what
-two processes divide."""
-PACE = 0.044
-"""Seconds that :func:`pace` takes there."""
 ALIKE = ("alike", "longest_path", "write_order", "may_fit", "undominated", "see", "ask")
 UNLIKE = ("select", "solve", "useful")
 LINKS = ("routes",)
@@ -170,8 +159,6 @@ def _cached(kernels: Kernels, folder: Path, names: Collection[str]) -> Kernels:
 
 def _taken(folder: Path) -> bool:
     """Whether there is compiled code that was carried here, which is now in the folder."""
-    from nest.search import carried
-
     archive = carried.beside()
     if archive is None:
         return False
@@ -181,11 +168,6 @@ def _taken(folder: Path) -> bool:
         _say(str(error))
         return False
     return True
-
-
-def uncompiled(folder: Path) -> list[str]:
-    """Entry points that a folder of compiled code lacks, the longest first."""
-    return [name for name in SECONDS if not (folder / name).exists()]
 
 
 def pace() -> float:
@@ -218,53 +200,6 @@ def _compiling_beside(names: Collection[str]) -> subprocess.Popen[bytes]:
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
-def cache_folder() -> Path | None:
-    """Folder for compiled code, made if need be; None where nothing can be written.
-
-    One that has all entry points need not be writable.
-    """
-    roots = [os.environ.get("NUMBA_CACHE_DIR"), os.environ.get("XDG_CACHE_HOME"), "~/.cache"]
-    for root in filter(None, roots):
-        folder = Path(root).expanduser() / "nest-planner" / digest()
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=folder):
-                return folder
-        except OSError:
-            if folder.is_dir() and not uncompiled(folder):
-                return folder
-    return None
-
-
-def machine() -> dict[str, str]:
-    """What compiled code depends on, besides the sources."""
-    import numba
-    from llvmlite import binding
-
-    config: Any = importlib.import_module("numba.core.config")
-    features = config.CPU_FEATURES or binding.get_host_cpu_features().flatten()
-    return {"processor": config.CPU_NAME or binding.get_host_cpu_name(),
-            "its features": hashlib.sha256(features.encode()).hexdigest()[:8],
-            "system": f"{platform.system()} {platform.machine()}",
-            "Python": ".".join(platform.python_version_tuple()[:2]), "numba": numba.__version__}
-
-
-def movable() -> bool:
-    """Whether this numba finds compiled code whose sources lie elsewhere."""
-    found: bool = importlib.import_module("nest._kernels.private").MOVABLE
-    return found
-
-
-def digest() -> str:
-    """The name of the folder of compiled code."""
-    found = hashlib.sha256(repr(machine()).encode())
-    here = Path(__file__).parent.parent
-    for source in sorted((*(here / "_kernels").rglob("*.py"), *(here / "schedules").glob("*.py"),
-                          *(here / "records").glob("*.py"))):
-        found.update(source.read_bytes())
-    return found.hexdigest()[:16]
-
-
 def _import(folder: Path | None) -> Kernels:
     """The kernels as they are decorated: to be kept in a folder, or not at all."""
     decorators: Any = importlib.import_module("nest._kernels")
@@ -274,6 +209,12 @@ def _import(folder: Path | None) -> Kernels:
         calls = {name: _part(part) for name, part in CALLS.items()}
     return Kernels(routes=entries["routes"], entries=entries, compile_now=decorators.compile_now,
                    **calls)
+
+
+def movable() -> bool:
+    """Whether this numba finds compiled code whose sources lie elsewhere."""
+    found: bool = importlib.import_module("nest._kernels.private").MOVABLE
+    return found
 
 
 def _part(name: str) -> Any:

@@ -140,7 +140,8 @@ class DaskExecutor(Executor):
 
     That of Dask leaves a future open for ever whose result is lost with its worker while it is
     fetched (distributed 2026.8.0, line 21 of its cfexecutor), and Dask waits for ever for a result
-    that is lost with the scheduler (``Client._gather``): its one thread for what is done with it.
+    that is lost with the scheduler (gathering it, its client asks again): its one thread for what is done with
+    it.
 
     Parameters
     ----------
