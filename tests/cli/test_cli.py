@@ -57,12 +57,15 @@ def test_every_dimension_has_an_option(files, capsys):
              "cuda_graphs": "none", "dispatcher": "alltoall", "fused_experts": "false",
              "fp8_attention": "false", "fp8_head": "false", "fp8_gather": "true",
              "tp_overlap": "true", "offload": "none"}
-    assert set(words) == set(nest.SearchSpace.model_fields)
-    given = [word for name, text in words.items()
-             for word in (f"--{name.replace('_', '-')}", text)]
-    given += ["--stack", "megatron-bridge"]  # which has all choices
-    space = json.loads(run(capsys, "plan", *files.words, *given, "--json")[0])["search"]["space"]
-    assert space == {**words, "recompute_modules": "core_attn+norm,norm"}
+    loss = {"loss": "whole,liger"}
+    assert {*words, *loss} == set(nest.SearchSpace.model_fields)
+    for bounds, stack in ((words, "megatron-bridge"), (loss, "fsdp")):  # which have the choices
+        given = [word for name, text in bounds.items()
+                 for word in (f"--{name.replace('_', '-')}", text)]
+        out, _ = run(capsys, "plan", *files.words, *given, "--stack", stack, "--json")
+        space = json.loads(out)["search"]["space"]
+        assert {name: space[name] for name in bounds} == bounds | (
+            {"recompute_modules": "core_attn+norm,norm"} if bounds is words else {})
 
 
 @pytest.mark.kernels(uncompiled=True)

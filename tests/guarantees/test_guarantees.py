@@ -74,7 +74,8 @@ class Case(NamedTuple):
 
 
 PLAIN = {"cuda_graphs": "none", "dispatcher": "alltoall", "fused_experts": "false",
-         "fp8_attention": "false", "fp8_head": "false", "fp8_gather": "false", "tp_overlap": "true"}
+         "fp8_attention": "false", "fp8_head": "false", "fp8_gather": "false", "tp_overlap": "true",
+         "loss": "whole"}
 """Choices of software without what takes other software or formats."""
 # Bounded so that each dimension of the space would help one of them.
 CASES = [

@@ -11,7 +11,7 @@ import nest
 from nest.inputs import SearchSpace
 
 pytestmark = pytest.mark.kernels
-DIMENSIONS = tuple(name for name in SearchSpace.model_fields if name != "offload")
+DIMENSIONS = tuple(name for name in SearchSpace.model_fields if name not in ("offload", "loss"))
 """Those that are free unless they are bounded."""
 
 

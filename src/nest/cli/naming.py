@@ -22,7 +22,7 @@ from nest.cli.output import emit
 from nest.errors import InputError
 
 OUTPUTS = ("--output", "--output-device", "--ranks", "--map", "--chart", "--trace", "--plot",
-           "--store")
+           "--store", "--report")
 """Options whose files are written; each has its own."""
 _FIELD = re.compile(rf"({COMMAND_LINE}: (?:configuration: )?)?(\w+): (.*)", re.DOTALL)
 

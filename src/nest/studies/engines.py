@@ -139,9 +139,8 @@ class DaskExecutor(Executor):
     """An executor of Dask's tasks; a task whose worker dies is run again by Dask.
 
     That of Dask leaves a future open for ever whose result is lost with its worker while it is
-    fetched (distributed 2026.8.0, line 21 of its cfexecutor), and Dask waits for ever for a result
-    that is lost with the scheduler (gathering it, its client asks again): its one thread for what is done with
-    it.
+    fetched (distributed 2026.8.0, line 21 of its cfexecutor), and its client, gathering a result
+    that is lost with the scheduler, asks for ever, in its one thread for what is done with results.
 
     Parameters
     ----------
