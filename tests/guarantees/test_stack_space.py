@@ -18,6 +18,8 @@ from nest.explanation import infeasible
 from nest.inputs import load_stack
 from nest.inputs.capabilities import Rule
 from nest.inputs.catalog import names
+from nest.inputs.model import Model
+from nest.model.build import build_chain
 from nest.stacks.rules import impossible
 
 WITHOUT_JIT = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
@@ -56,6 +58,9 @@ def ruled(seed: int, stacks: tuple[str, ...], links: bool = False) -> Instance:
     job = x.job.replace(stack=x.job.stack.replace(**changes))
     if seed % 5 and impossible(x.chain, job):  # these may leave nothing
         job = job.replace(stack=job.stack.replace(**PLAIN))
+    if seed % 5 and impossible(x.chain, job) and isinstance(x.model, Model):
+        model = x.model.replace(trainable=None)
+        x, job = replace(x, model=model, chain=build_chain(model)), job.replace(optimizer="adam")
     return replace(x, job=job)
 
 
