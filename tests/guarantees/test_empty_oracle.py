@@ -30,7 +30,7 @@ def sparse(seed: int) -> Instance:
     drawn = (random_family if kind == "prediction" else random_model)(rng, kind, "families")
     given = drawn.model_dump(exclude_unset=True)
     given |= {"layers": rng.choice((2, 3, 4, 5)), "tied_embeddings": rng.random() < 0.6}
-    for name in ("window", "full_layers"):
+    for name in ("window", "full_layers", "trainable"):
         given.pop(name, None)
     if "moe" in given:
         given["moe"] |= {"every": 1}
@@ -47,7 +47,7 @@ def sparse(seed: int) -> Instance:
                        "sentence": "own", "source": "own"}, "rule")
     kept = {name: one for name, one in known.rules.items() if "zero" not in one.fields}
     job = job.replace(
-        global_batch=rng.choice((4, 6, 8)), stack=job.stack.replace(
+        global_batch=rng.choice((4, 6, 8)), optimizer="adam", stack=job.stack.replace(
             zero_with_pipeline=(0, 1, 2, 3), cuda_graphs="none",
             capabilities=known.replace(name="", rules={**kept, "own": rule})))
     space = nest.SearchSpace(
