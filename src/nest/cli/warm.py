@@ -13,7 +13,7 @@ def warm(
     archive: Annotated[str | None, argument(
         "Compiled kernels of a like machine (`nest warm -o`), to be used here; default: compile. "
         "They are code: take them only from whom you would install a package.",
-        "[KERNELS.zip]")] = None,
+        "KERNELS.zip")] = None,
     *,
     file: Annotated[str | None, text(
         "Also write the compiled kernels, for an image or like machines.", "KERNELS.zip",
