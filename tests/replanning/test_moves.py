@@ -59,7 +59,8 @@ def held(x: Instance, plan: Plan, grid: dict, names: list[str], states: bool) ->
             if one_stage:
                 kind = x.chain.shared.get(kind, kind)
             kind = x.chain.kinds[kind]
-            for number, (expert, ranks, size) in enumerate(operators(kind, stage)):
+            for number, (expert, ranks, size) in enumerate(
+                    operators(kind, stage, each, 0.0 if states else r.parameter)):
                 if expert:
                     copies = block // (stage.ep * stage.etp)
                     side, first, pieces = rank.etp, rank.ep, stage.ep
@@ -78,22 +79,29 @@ def held(x: Instance, plan: Plan, grid: dict, names: list[str], states: bool) ->
                 low = (first * of + mine) * high
                 for a, b in product(range(side * wide // ranks, (side + 1) * wide // ranks),
                                     range(low, low + high)):
-                    cells[layer, number, a, b] = each * size * ranks * pieces / (wide * tall)
+                    cells[layer, number, a, b] = size * ranks * pieces / (wide * tall)
         found[names[device]] = cells
     return found
 
 
-def operators(kind, stage) -> list[tuple[bool, int, float]]:
-    """Whether of experts, ranks, and parameters on a device, of each operator of a layer."""
+def operators(
+    kind, stage, trained: float = 1.0, frozen: float = 0.0
+) -> list[tuple[bool, int, float]]:
+    """Whether of experts, ranks, and bytes on a device, of each operator of a layer.
+
+    ``trained``, ``frozen``: bytes of such a parameter, if it has no format of its own.
+    """
     if kind.measured:
-        return [(False, stage.tp, kind.measured[stage.tp].parameters)]
+        return [(False, stage.tp, trained * kind.measured[stage.tp].parameters)]
     found = []
     for op in kind.operators:
         ranks, padding = (float(y[0]) for y in share_of(
             op, np.array([stage.tp]), np.array([stage.etp])))
         expert = op.split in EXPERT
-        found.append((expert, int(ranks),
-                      op.parameters / ranks * (1 / stage.ep if expert else padding)))
+        learning = op.parameters if op.trained is None else op.trained
+        own = op.stored if op.stored is not None and frozen else frozen
+        size = learning * trained + (op.parameters - learning) * own
+        found.append((expert, int(ranks), size / ranks * (1 / stage.ep if expert else padding)))
     return found
 
 

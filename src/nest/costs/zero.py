@@ -18,7 +18,8 @@ from nest.costs.memory import recipe
 from nest.costs.muon import STATE, UPDATE, shares
 from nest.costs.network.collectives import all_gather, all_reduce, reduce_scatter
 from nest.costs.operators import parameters_of, share_of
-from nest.model import EXPERT, Layer
+from nest.inputs.job import Job
+from nest.model import EXPERT, Layer, Operator
 
 
 @dataclass(frozen=True)
@@ -214,6 +215,17 @@ def _unpacked(layer: Layer, c: State, s: StageSetting) -> Array:
 Apart = tuple[Array, Array]
 
 
+def trained_share(op: Operator) -> float:
+    """Share of an operator's parameters that is trained."""
+    return 1.0 if op.trained is None else op.trained / max(1, op.parameters)
+
+
+def frozen_bytes(op: Operator, job: Job) -> float:
+    """Bytes that the frozen parameters of an operator take, for each of all its parameters."""
+    return (1.0 - trained_share(op)) * (
+        recipe(job).parameter if op.stored is None else op.stored)
+
+
 def _parameters(layer: Layer, c: State, s: StageSetting) -> tuple[Apart, Apart]:
     """Dense and expert parameters that one device holds before ZeRO: the number of trained ones,
     and bytes of frozen ones."""
@@ -224,8 +236,7 @@ def _parameters(layer: Layer, c: State, s: StageSetting) -> tuple[Apart, Apart]:
     for op in layer.operators:
         ranks, padding = share_of(op, c.tp, c.etp)
         count = parameters_of(op, c, ranks) * padding
-        trained = 1.0 if op.trained is None else op.trained / max(1, op.parameters)
-        each = (1.0 - trained) * (recipe(s.job).parameter if op.stored is None else op.stored)
+        trained, each = trained_share(op), frozen_bytes(op, s.job)
         if op.split in EXPERT:
             expert, fixed_expert = expert + count * trained, fixed_expert + count * each
         else:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from nest.costs.memory import recipe
 from nest.costs.operators import share_of
+from nest.costs.zero import frozen_bytes, trained_share
 from nest.evaluation.stages import layers_of
 from nest.inputs.configuration import Configuration, StageConfiguration
 from nest.inputs.job import Job
@@ -100,26 +101,26 @@ def _one_state(
     missing = np.zeros(len(after.stage))
     for number, stage in enumerate(new.stages):
         mine = np.flatnonzero(after.stage == number)
-        each = _bytes_each(job, stage, states)
         wanted = _layers(chain, new, stage)
-        missing[mine] = each * sum(
+        missing[mine] = sum(
             size / _grid(new, stage, shard, states)[1]
-            for (shard, _), size in _sizes(chain, new, stage, wanted).items())
+            for (shard, _), size in _sizes(chain, job, new, stage, wanted, states).items())
         for other, source in enumerate(old.stages):
             kept = mine[(same[mine] >= 0) & (before.stage[same[mine]] == other)]
             shared = wanted & _layers(chain, old, source)
             if not len(kept) or not shared:
                 continue
-            for (shard, was), size in _sizes(chain, new, stage, shared, source).items():
+            for (shard, was), size in _sizes(
+                    chain, job, new, stage, shared, states, source).items():
                 have = _cells(old, source, was, before, same[kept], states)
                 want = _cells(new, stage, shard, after, kept, states)
                 size /= _grid(new, stage, shard, states)[1]
-                missing[kept] -= each * size * _covered(want, have)
+                missing[kept] -= size * _covered(want, have)
     return np.maximum(missing, 0.0), _nowhere(chain, job, old, before, left, states)
 
 
 def _bytes_each(job: Job, stage: StageConfiguration, states: bool) -> float:
-    """Bytes of a parameter, or of its optimizer states."""
+    """Bytes of a trained parameter, or of its optimizer states."""
     r = recipe(job)
     if not states:
         return r.parameter
@@ -135,14 +136,15 @@ def _layers(chain: Chain, way: Configuration, stage: StageConfiguration) -> set[
 
 
 def _sizes(
-    chain: Chain, way: Configuration, stage: StageConfiguration, layers: set[int],
-    was: StageConfiguration | None = None,
+    chain: Chain, job: Job, way: Configuration, stage: StageConfiguration, layers: set[int],
+    states: bool, was: StageConfiguration | None = None,
 ) -> dict[tuple[Shard, Shard], float]:
-    """Parameters of some layers on a device of a stage before ZeRO, by how they are cut.
+    """Bytes of some layers on a device of a stage before ZeRO, by how they are cut.
 
     Parameters
     ----------
     layers : by number; with all of a model one copy of tied embeddings counts.
+    states : optimizer states, which frozen parameters lack; else parameters.
     was : stage whose cut is the second of each key; None: ``stage`` itself.
     """
     order = way.order or range(len(chain))
@@ -154,12 +156,13 @@ def _sizes(
         kinds.update(kind for member, (kind, _) in zip(members, pairs, strict=True)
                      if member in layers)
     tp, etp = np.array([stage.tp]), np.array([stage.etp])
+    each = _bytes_each(job, stage, states)
     for kind, times in kinds.items():
         layer = chain.kinds[kind]
         if layer.measured:
             cut = Shard(stage.tp, False)
             size = layer.measured[stage.tp].parameters
-            found[cut, Shard((was or stage).tp, False)] += times * size
+            found[cut, Shard((was or stage).tp, False)] += times * size * each
             continue
         for op in layer.operators:
             if not op.parameters:
@@ -172,7 +175,8 @@ def _sizes(
                 ways = np.array([was.tp]), np.array([was.etp])
                 source = Shard(int(share_of(op, *ways)[0][0]), expert)
             size = op.parameters / ranks * (1.0 / stage.ep if expert else padding)
-            found[cut, source] += times * size
+            held = trained_share(op) * each + (0.0 if states else frozen_bytes(op, job))
+            found[cut, source] += times * size * held
     return found
 
 
@@ -227,10 +231,10 @@ def _nowhere(
     found = 0.0
     for number, stage in enumerate(old.stages):
         mine = np.flatnonzero((before.stage == number) & left)
-        for (shard, _), size in _sizes(chain, old, stage, _layers(chain, old, stage)).items():
+        layers = _layers(chain, old, stage)
+        for (shard, _), size in _sizes(chain, job, old, stage, layers, states).items():
             side, other, pieces = _pieces(old, stage, shard, before, mine, states)
             there = len(np.unique(side * pieces + other))
             whole = size * shard.ranks * (stage.ep if shard.expert else 1)
-            found += (_bytes_each(job, stage, states) * whole
-                      * (1.0 - there / (shard.ranks * pieces)))
+            found += whole * (1.0 - there / (shard.ranks * pieces))
     return found
