@@ -58,9 +58,11 @@ def ruled(seed: int, stacks: tuple[str, ...], links: bool = False) -> Instance:
     job = x.job.replace(stack=x.job.stack.replace(**changes))
     if seed % 5 and impossible(x.chain, job):  # these may leave nothing
         job = job.replace(stack=job.stack.replace(**PLAIN))
+    if impossible(x.chain, job) and job.optimizer in ("adam-8bit", "adafactor"):
+        job = job.replace(optimizer="adam")
     if seed % 5 and impossible(x.chain, job) and isinstance(x.model, Model):
         model = x.model.replace(trainable=None)
-        x, job = replace(x, model=model, chain=build_chain(model)), job.replace(optimizer="adam")
+        x = replace(x, model=model, chain=build_chain(model))
     return replace(x, job=job)
 
 
