@@ -244,7 +244,7 @@ def test_plans_below_a_limit_are_those_of_the_whole_search() -> None:
     question = Question(model=model, cluster=cluster, job=job)
     best = nest.Planner().answer(question)
     above = nest.Planner().answer(question, of_use=OfUse(below=1.0001 * best.step_time_s))
-    assert above.configuration() == best.configuration() and above.optimal
+    assert above.configuration == best.configuration and above.optimal
     planner = nest.Planner()
     for share in (0.5, 0.9, 0.9999):
         limit = share * best.step_time_s
