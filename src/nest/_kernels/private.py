@@ -102,7 +102,7 @@ class Part(Dispatcher):  # type: ignore[misc]
 class Movable(Locator):  # type: ignore[misc]
     """Files of compiled code by the name of the source alone, not by its path and its age.
 
-    The folder is named by a digest of all sources (`nest.search.compiled`), so installations may
+    The folder is named by a digest of all sources (`nest.search.kept_code`), so installations may
     share it, and it may be copied to another machine, where nothing needs to be written.
     """
 
