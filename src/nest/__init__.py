@@ -189,6 +189,13 @@ def _plan_pair(plan: Plan, other: Plan) -> texts.HtmlReport:
     return texts.HtmlReport(page(document), frame(document))
 
 
+def _diagnosis_page(found: Diagnosis, framed: bool) -> str:
+    from nest.report.web.diagnosed import diagnosis_document
+    from nest.report.web.pages import frame, page
+
+    return (frame if framed else page)(diagnosis_document(found, "the run"))
+
+
 def _replan_report(found: Replan, **page: Unpack[PageOptions]) -> str:
     from nest.report.replan_text import replan_text
 
@@ -213,7 +220,7 @@ def _job_of(log: RunLog) -> Reading:
     return settings_of(log)
 
 
-texts.PAGES.update(Plan=_plan_page)
+texts.PAGES.update(Plan=_plan_page, Diagnosis=_diagnosis_page)
 texts.PAIRS.update(Plan=_plan_pair)
 texts.JOBS.update(RunLog=_job_of)
 texts.REPORTS.update(

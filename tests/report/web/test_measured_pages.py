@@ -43,6 +43,7 @@ def test_the_bars_of_a_diagnosis_lead_from_price_to_run(found: Diagnosis) -> Non
     assert [one["name"] for one in made["causes"]] == [TITLES[one.name] for one in found.causes]
     assert made["first"] == list(found.causes[0].advice[:3]) and made["headline"] == found.headline
     assert made["parts"] and made["sources"] and "onerror" not in page(made)
+    assert found._repr_html_().startswith("<iframe")
 
 
 def test_a_diagnosis_without_times_has_a_page(found: Diagnosis) -> None:
