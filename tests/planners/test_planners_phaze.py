@@ -176,7 +176,7 @@ def chosen(seed: int) -> PhazeChoice | None:
     return PhazePipelines(x.chain, x.cluster, x.job, ANY).best()
 
 
-@pytest.mark.parametrize("first", range(0, 200, 20))
+@pytest.mark.parametrize("first", range(0, 80, 20))
 def test_the_program_equals_listing(first: int) -> None:
     for seed in range(first, first + 20):
         x = small(seed)
@@ -187,9 +187,9 @@ def test_the_program_equals_listing(first: int) -> None:
 
 
 def test_most_instances_have_a_pipeline() -> None:
-    found = [chosen(seed) for seed in range(200)]
-    assert sum(choice is not None for choice in found) >= 60
-    assert sum(choice is not None and len(choice.path) > 2 for choice in found) >= 20
+    found = [chosen(seed) for seed in range(80)]
+    assert sum(choice is not None for choice in found) >= 25
+    assert sum(choice is not None and len(choice.path) > 2 for choice in found) >= 8
     assert any(choice is not None and "full" in choice.recompute for choice in found)
 
 

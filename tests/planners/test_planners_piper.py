@@ -144,7 +144,7 @@ def chosen(seed: int, pp: int | None = None) -> tuple[PiperPipeline, float, int]
     return Piper().best(x.chain, x.cluster, x.job, SearchSpace(pp=pp))
 
 
-@pytest.mark.parametrize("first", range(0, 200, 20))
+@pytest.mark.parametrize("first", range(0, 80, 20))
 def test_the_program_equals_listing(first: int) -> None:
     for seed in range(first, first + 20):
         x = small(seed)
@@ -179,10 +179,10 @@ def test_stages_cost_and_hold_what_listing_says(first: int) -> None:
 
 
 def test_instances_are_not_all_alike() -> None:
-    found = [pipeline for seed in range(200) if (pipeline := chosen(seed))]
-    assert len(found) >= 60
+    found = [pipeline for seed in range(80) if (pipeline := chosen(seed))]
+    assert len(found) >= 25
     stages = [p.stages for p, _, _ in found]
-    assert sum(len(s) > 1 for s in stages) >= 20
+    assert sum(len(s) > 1 for s in stages) >= 8
     assert sum(len({stage.column for stage in s}) > 1 for s in stages) >= 3
     assert sum(len({stage.column[1] for stage in s}) > 1 for s in stages) >= 1
     assert any(stage.recompute == "full" for s in stages for stage in s)
@@ -210,7 +210,7 @@ def test_plans_are_legal_and_within_the_space(seed: int) -> None:
             assert x.space.allows("recompute_layers", stage.recompute_layers)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_a_number_of_stages_can_be_asked_for(seed: int) -> None:
     x = small(seed)
     free = chosen(seed)
