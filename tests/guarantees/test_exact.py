@@ -26,7 +26,7 @@ from nest.inputs.choices import CHOICES
 pytestmark = pytest.mark.kernels
 uncompiled = pytest.mark.kernels(uncompiled=True)
 WITHOUT_JIT = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
-INSTANCES = int(os.environ.get("NEST_INSTANCES", "60" if WITHOUT_JIT else "2000"))
+INSTANCES = int(os.environ.get("NEST_INSTANCES", "60" if WITHOUT_JIT else "1400"))
 CHUNKS = 40
 SEEN = 1000
 """Instances among which every maximum and every choice has to occur."""

@@ -17,7 +17,7 @@ from nest.inputs import Cluster
 
 pytestmark = pytest.mark.kernels
 SLOWER, MOST = 1.0 + 1e-12, 1e18
-PLANNED = range(88)
+PLANNED = range(55)
 SOLVED = range(11)
 """Instances of every theme and network; of the oracle fewer, that the definition itself holds."""
 Change = tuple[str, float, float]

@@ -21,7 +21,7 @@ from nest.search.query import Query
 from nest.search.ways import search
 
 pytestmark = pytest.mark.kernels
-INSTANCES = int(os.environ.get("NEST_INSTANCES", "160"))
+INSTANCES = int(os.environ.get("NEST_INSTANCES", "96"))
 
 
 def with_hosts(rng: Random, cluster: Cluster) -> Cluster:

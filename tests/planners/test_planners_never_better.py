@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections import Counter
 from functools import cache
 from random import Random
@@ -22,7 +21,7 @@ from nest.planners.prices import outside
 
 pytestmark = pytest.mark.kernels
 BATCH = 50
-INSTANCES = 150 if int(os.environ.get("NEST_INSTANCES", "2000")) >= 1000 else 100
+INSTANCES = 100
 """Four of five have a bounded space."""
 QUICK = ("manual", "zero", "exhaustive", "phaze", "piper")
 BOUNDS: tuple[dict[str, str | int], ...] = (
