@@ -23,7 +23,7 @@ from nest.studies.questions import ask
 from nest.studies.store import Store
 from nest.studies.sweep import FILE, stored, sweep
 
-KILLS = 20
+KILLS = 10
 POINTS = 60
 
 
@@ -38,7 +38,7 @@ def kill_at(moment: float, process) -> bool:
         return True
 
 
-def test_killed_at_20_random_moments_and_resumed_it_equals_the_uninterrupted_one(tmp_path):
+def test_killed_at_random_moments_and_resumed_it_equals_the_uninterrupted_one(tmp_path):
     study = grid(POINTS)
     asked(study, tmp_path / "whole")
     path, folder, log = written(tmp_path, study), tmp_path / "killed", tmp_path / "log"

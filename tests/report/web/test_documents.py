@@ -217,7 +217,7 @@ def test_other_questions_are_told() -> None:
 # ---------------------------------------------------------------- studies and validations
 
 
-@pytest.mark.kernels(uncompiled=True)
+@pytest.mark.kernels
 def test_a_study_shows_what_is_late_and_what_does_not_fit(tmp_path, capsys) -> None:
     (tmp_path / "study.json").write_text(json.dumps(STUDY), "utf-8")
     folder = tmp_path / "answers"
