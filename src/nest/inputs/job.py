@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -397,8 +398,7 @@ class Stack(Rates):
 
     def chosen(self, name: ChoiceName) -> str | None:
         """The value of a choice that its figures are those of; None: none is."""
-        values = self.choices.get(name) or {}
-        return next((one for one in reversed(values) if self.choosing(name, one) == self), None)
+        return _chosen(self, name)
 
     @property
     def reserved(self) -> float:
@@ -459,6 +459,12 @@ def resolve_stack(value: Any) -> Any:
 def default_margin(stack: Stack | None) -> float:
     """The margin of a job that states none."""
     return MEMORY_MARGIN if stack is None or stack.is_measured else UNMEASURED_MARGIN
+
+
+@lru_cache(maxsize=256)
+def _chosen(stack: Stack, name: ChoiceName) -> str | None:
+    values = stack.choices.get(name) or {}
+    return next((one for one in reversed(values) if stack.choosing(name, one) == stack), None)
 
 
 class Job(Description):
