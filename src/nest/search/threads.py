@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
 from typing import Any
 
@@ -24,7 +24,8 @@ class Alone(Executor):
         future.set_result(fn(*args, **kwargs))
         return future
 
-    def map(self, fn: Callable[..., Any], /, *iterables: Any, **_: Any) -> Iterator[Any]:
+    def map(self, fn: Callable[..., Any], *iterables: Iterable[Any], timeout: float | None = None,
+            chunksize: int = 1) -> Iterator[Any]:
         """Call a function with each of some arguments."""
         return iter([*map(fn, *iterables)])
 
