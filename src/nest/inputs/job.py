@@ -407,9 +407,7 @@ class Stack(Rates):
 
     def of_stages(self, stages: int) -> Stack:
         """The same, as it overlaps traffic with so many stages."""
-        if stages == 1 or not self.late_reduction:
-            return self
-        return self.replace(overlap_grad_reduce=0.0)
+        return self if stages == 1 or not self.late_reduction else _reducing_late(self)
 
     @property
     def is_measured(self) -> bool:
@@ -465,6 +463,11 @@ def default_margin(stack: Stack | None) -> float:
 def _chosen(stack: Stack, name: ChoiceName) -> str | None:
     values = stack.choices.get(name) or {}
     return next((one for one in reversed(values) if stack.choosing(name, one) == stack), None)
+
+
+@lru_cache(maxsize=64)
+def _reducing_late(stack: Stack) -> Stack:
+    return stack.replace(overlap_grad_reduce=0.0)
 
 
 class Job(Description):

@@ -342,8 +342,8 @@ class Alike:
         last[name] = found
         pipelines, legal = found
         return chosen, pipelines._replace(
-            **self._layouts.of(chosen)._asdict(), pipe=pipelines.pipe.copy(), asked=asked.code, floor=asked.floor,
-            apart=rows_of(PARTS, f.prices.apart)), legal
+            **self._layouts.of(chosen)._asdict(), pipe=pipelines.pipe.copy(),
+            asked=asked.code, floor=asked.floor, apart=rows_of(PARTS, f.prices.apart)), legal
 
     def _arrays(self, number: int, chosen: Ints) -> tuple[Pipelines, Legal]:
         """What of the arrays has no price; without layouts, which others share."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import pickle
 import time
 import zlib
 from collections.abc import Container, Mapping, Sequence
@@ -19,6 +20,7 @@ from nest.inputs.base import Description
 from nest.inputs.job import DEFAULT_STACK
 from nest.inputs.sources import CATALOG
 from nest.questions import Question, Search
+from nest.search.cache import Identity
 from nest.studies.axes import Choice
 from nest.studies.study import SECTIONS, VERSION, Study, with_field
 
@@ -51,6 +53,29 @@ class VersionedQuestion(Question):
     within: float = 0.0
     """Which plans are of use: see :class:`nest.api.OfUse`. No answer that is stored depends on
     ``below`` and ``floor``."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Sections travel as bytes, which most questions of a study share: each is packed once, and
+        unpacked once in a worker, whose planner then knows it again at once."""
+        return _unpacked_question, ({
+            name: _packed(Identity(value)) if isinstance(value, Description) else value
+            for name, value in self.__dict__.items()},)
+
+
+def _unpacked_question(packed: Mapping[str, Any]) -> VersionedQuestion:
+    return VersionedQuestion.model_construct(**{
+        name: _unpacked(value) if isinstance(value, bytes) else value
+        for name, value in packed.items()})
+
+
+@lru_cache(maxsize=256)
+def _packed(section: Identity) -> bytes:
+    return pickle.dumps(section.what, pickle.HIGHEST_PROTOCOL)
+
+
+@lru_cache(maxsize=256)
+def _unpacked(section: bytes) -> Any:
+    return pickle.loads(section)
 
 
 class Outcome(Description):
