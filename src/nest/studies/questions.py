@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 from pydantic import Field
 
 from nest.errors import InfeasibleError, InputError, LimitError, NoFasterError
-from nest.inputs import Cluster, Job, Model, SearchSpace, load_cluster
+from nest.inputs import Cluster, Job, Model, SearchSpace, load_cluster, load_device
 from nest.inputs.base import Description
 from nest.inputs.job import DEFAULT_STACK
 from nest.inputs.sources import CATALOG
@@ -184,7 +184,7 @@ class Resolver:
             parts[name], text = _needed(name, data[name])
             texts.append(text)
         key = hashlib.sha256("\n".join((VERSION, *texts)).encode()).hexdigest()
-        return VersionedQuestion(**parts), key
+        return VersionedQuestion.model_construct(**parts), key  # the parts are checked
 
     def fixed_problems(self, varied: Container[str]) -> list[str]:
         """Problems of the sections that no axis changes; every point has them.
@@ -240,7 +240,18 @@ def _section(name: str, text: str) -> tuple[Any, str]:
 
 def _cluster(data: dict[str, Any]) -> Cluster:
     devices, filling = data.pop("devices", None), data.pop("filling", None)
+    if isinstance(data.get("device"), str):
+        data["device"] = _device(data["device"])
     return load_cluster(data, devices, filling, sources=CATALOG)
+
+
+@lru_cache(maxsize=64)
+def _device(name: str) -> Any:
+    """A device of the catalog, which most clusters of a study share; its name, if there is none."""
+    try:
+        return load_device(name, sources=CATALOG)
+    except InputError:
+        return name  # the message of the cluster says where
 
 
 _READ: Mapping[str, Any] = {
