@@ -42,7 +42,9 @@ def test_no_plan_takes_less_than_the_floor_of_its_question(stack, model, memory,
     plans = without = 0
     for number, bound in enumerate(found.bounds().tolist()):
         shapes, totals = found._shapes(number), found._totals
-        row_way, row_policy, way_policy = totals._legal(number)
+        span = found.formulation.span(number)
+        row_way, row_policy, way_policy = totals._legal
+        row_way, row_policy = row_way[span], row_policy[span]
         every = np.flatnonzero(row_way[:, :, None] & row_policy[:, None] & way_policy)
         asked = totals.questions(number, shapes)
         assert bound == np.inf or asked.floor.min(initial=np.inf) == bound

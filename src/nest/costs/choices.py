@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nest.costs.compute import Array, Machine
-from nest.costs.distinct import distinct_rows
 from nest.costs.host import HERE, Away
 from nest.costs.network.collectives import Group, Network
 from nest.costs.network.fabric import Fabric
@@ -216,11 +215,8 @@ def states(
     fabric: Fabric, site: Site, tp: Ints, experts: Ints, zero: Ints, shard: Ints,
 ) -> State:
     """Holders of parameters of blocks and their replicas; (C,). ``experts``: ep x etp."""
-    first, number = distinct_rows(site.outer_dp, site.stride)
-    ends = zip(site.outer_dp[first].tolist(), site.stride[first].tolist(), strict=True)
-    tied = np.array([fabric.pair(0, stride - 1, dp, stride) for dp, stride in ends])
     return State(
-        tp, experts, np.ones_like(tp), zero, shard, tied[number, 0], tied[number, 1],
+        tp, experts, np.ones_like(tp), zero, shard, *fabric.ends(site.outer_dp, site.stride)[1:],
         fabric.over_replicas(*site, tp), fabric.over_replicas(*site, experts),
         fabric.inside(*site, tp, site.block // tp),
         fabric.inside(*site, experts, site.block // experts),

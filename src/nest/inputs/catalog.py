@@ -123,8 +123,9 @@ def _read(path: str) -> Any:
 
 
 def link_kinds() -> dict[str, dict[str, Any]]:
-    """Figures by kind of link, with their sources: latency, efficiency, perhaps bandwidth."""
-    return copy.deepcopy(dict(_read("links.yaml")))
+    """Figures by kind of link, with their sources: latency, efficiency, perhaps bandwidth; the
+    reader must not change them."""
+    return dict(_read("links.yaml"))
 
 
 def formats() -> dict[str, dict[str, Any]]:

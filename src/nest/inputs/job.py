@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -397,8 +398,7 @@ class Stack(Rates):
 
     def chosen(self, name: ChoiceName) -> str | None:
         """The value of a choice that its figures are those of; None: none is."""
-        values = self.choices.get(name) or {}
-        return next((one for one in reversed(values) if self.choosing(name, one) == self), None)
+        return _chosen(self, name)
 
     @property
     def reserved(self) -> float:
@@ -407,9 +407,7 @@ class Stack(Rates):
 
     def of_stages(self, stages: int) -> Stack:
         """The same, as it overlaps traffic with so many stages."""
-        if stages == 1 or not self.late_reduction:
-            return self
-        return self.replace(overlap_grad_reduce=0.0)
+        return self if stages == 1 or not self.late_reduction else _reducing_late(self)
 
     @property
     def is_measured(self) -> bool:
@@ -459,6 +457,17 @@ def resolve_stack(value: Any) -> Any:
 def default_margin(stack: Stack | None) -> float:
     """The margin of a job that states none."""
     return MEMORY_MARGIN if stack is None or stack.is_measured else UNMEASURED_MARGIN
+
+
+@lru_cache(maxsize=256)
+def _chosen(stack: Stack, name: ChoiceName) -> str | None:
+    values = stack.choices.get(name) or {}
+    return next((one for one in reversed(values) if stack.choosing(name, one) == stack), None)
+
+
+@lru_cache(maxsize=64)
+def _reducing_late(stack: Stack) -> Stack:
+    return stack.replace(overlap_grad_reduce=0.0)
 
 
 class Job(Description):

@@ -19,7 +19,7 @@ from nest.inputs.space import SearchSpace
 from nest.model import Chain
 from nest.records import CANDIDATE, EXCHANGED, LINK, PARTS, PIPE, columns, rows_of
 from nest.records.problems import Legal, Pipelines, Rings
-from nest.records.tables import Degrees, Tables
+from nest.records.tables import Degrees
 from nest.schedules.path import Path
 from nest.schedules.registry import (
     BEYOND,
@@ -35,6 +35,7 @@ from nest.schedules.registry import (
 from nest.search.columns import FIRST, PIPELINE, POLICY, ROW, WAY, single
 from nest.search.layer_prices import Map
 from nest.search.runnable import TIMES, Pipeline, larger_groups
+from nest.search.starts import BlockPlaces
 from nest.search.tensors import Formulation
 from nest.search.totals import OpenChoices, Shapes, Totals
 from nest.stacks.figures import Value
@@ -164,7 +165,6 @@ class Alike:
     def __init__(self, f: Formulation) -> None:
         self.formulation, self.listed = f, f.part.pipelines
         self._layouts, self._totals = f.layouts, Totals(f)
-        self._known_shapes: dict[tuple[int, bool], Shapes] = {}
         self._done: dict[int, float] = {}
         """By outer choice the limit below which all listed cuts were searched."""
         listed = self.listed
@@ -232,10 +232,12 @@ class Alike:
 
     def _shapes(self, number: int) -> Shapes:
         """Pipelines under an outer choice."""
-        key = number, self.plain
-        if key not in self._known_shapes:
-            self._known_shapes[key] = self._new_shapes(number)
-        return self._known_shapes[key]
+        outer, known = self.formulation.outers[number], self._layouts.shapes
+        key = outer.micro_batches, outer.outer_dp, self.formulation.copies, self.plain
+        if key not in known:
+            known[key] = self._new_shapes(number)
+        found: Shapes = known[key]
+        return found
 
     def _new_shapes(self, number: int) -> Shapes:
         outer, runnable = self.formulation.outers[number], self.formulation.runnable
@@ -256,18 +258,37 @@ class Alike:
 
     def degrees(self, number: int) -> Degrees:
         """Prices of an outer choice."""
-        tables = self.formulation.tables(number, False)
-        same = {name: getattr(tables, name) for name in Degrees._fields if name in Tables._fields}
+        f = self.formulation
         return Degrees(
-            exchanged=rows_of(EXCHANGED, self.formulation.prices.exchanged),
-            candidate=columns(CANDIDATE, **{
-                name: getattr(tables, name) for name in CANDIDATE.names or ()}), **same)
+            **f.shared, exchanged=self._exchanged, micro_batches=f.outers[number].micro_batches,
+            candidate=columns(CANDIDATE, **f.candidates(number)))
+
+    @cached_property
+    def _exchanged(self) -> Any:
+        return rows_of(EXCHANGED, self.formulation.prices.exchanged)
 
     def rings(self, number: int) -> Rings:
         """Places of the stages under an outer choice, and what they hand over."""
         f = self.formulation
+        outer, places = f.outers[number], f.choices.candidates.places(f.outers[number])
+        size, alike, place, edges, where = f.runnable.once(
+            ("places", number), lambda: self._placed(number, places))
+        hop = np.array(places.hops(edges))
+        wrap = np.array([places.pair(max(k - 1, 0), 0) for k in edges.tolist()]).T
+        handed = outer.micro_batch * f.choices.boundaries[self._prefixes]
+        return Rings(
+            size=size, alike=alike, place=place,
+            hop=rows_of(LINK, hop.T[where]), wrap=rows_of(LINK, wrap.T[where]),
+            twin=np.zeros(0, LINK), both=f.choices.both,
+            handed=handed,
+            received=outer.micro_batches * f.query.job.stack.receives_all * handed,
+            marked_before=f.choices.marked)
+
+    def _placed(self, number: int, places: BlockPlaces) -> tuple[Ints, ...]:
+        """``size``, ``alike`` and ``place`` of :class:`Rings`; devices between stages, and which of
+        them each ``hop`` is of."""
+        f = self.formulation
         outer, span, rows = f.outers[number], f.span(number), f.listing.rows
-        places = f.choices.candidates.places(outer)
         block, start = rows.block[span], rows.start[span]
         sizes, size = np.unique(block, return_inverse=True)
         degrees = rows.take(span).degrees()[1]
@@ -285,18 +306,8 @@ class Alike:
         # A pipeline ends where no block may lie.
         place[np.minimum.accumulate(place, axis=1) < 0] = -1
         edge = np.minimum(sizes[:, None] * np.arange(most + 1), outer.stride)
-        each, where = np.unique(edge, return_inverse=True)
-        where = where.reshape(edge.shape)
-        hop = np.array(places.hops(each))
-        wrap = np.array([places.pair(max(k - 1, 0), 0) for k in each.tolist()]).T
-        handed = outer.micro_batch * f.choices.boundaries[self._prefixes]
-        return Rings(
-            size=size.astype(np.int64), alike=known[degrees], place=place[None],
-            hop=rows_of(LINK, hop.T[where]), wrap=rows_of(LINK, wrap.T[where]),
-            twin=np.zeros(0, LINK), both=f.choices.both,
-            handed=handed,
-            received=outer.micro_batches * f.query.job.stack.receives_all * handed,
-            marked_before=f.choices.marked)
+        edges, where = np.unique(edge, return_inverse=True)
+        return size.astype(np.int64), known[degrees], place[None], edges, where.reshape(edge.shape)
 
     def _with_twins(self, rings: Rings, number: int, chosen: Ints) -> tuple[Rings, Ints]:
         """Places whose classes tell the ways to the stages that hold the same layers, too; the row
@@ -321,14 +332,26 @@ class Alike:
 
     def arrays(self, number: int, limit: float) -> tuple[Ints, Pipelines, Legal]:
         """Pipelines of an outer choice that may take less than ``limit``, by number; the arrays."""
+        f, shapes = self.formulation, self._shapes(number)
+        asked = self._totals.questions(number, shapes, limit)
+        chosen = np.flatnonzero(asked.of_pipelines(shapes) < limit)
+        last: dict[bytes, tuple[Pipelines, Legal]] = f.runnable.once(("pipelines", number), dict)
+        name = chosen.tobytes()
+        found = last.get(name) or self._arrays(number, chosen)
+        last.clear()  # other questions about the outer choice most often choose the same
+        last[name] = found
+        pipelines, legal = found
+        return chosen, pipelines._replace(
+            **self._layouts.of(chosen)._asdict(), pipe=pipelines.pipe.copy(),
+            asked=asked.code, floor=asked.floor, apart=rows_of(PARTS, f.prices.apart)), legal
+
+    def _arrays(self, number: int, chosen: Ints) -> tuple[Pipelines, Legal]:
+        """What of the arrays has no price; without layouts, which others share."""
         f, chain = self.formulation, self.formulation.query.chain
         outer, span = f.outers[number], f.span(number)
         pp, vpp, shapes = self._pp, self._vpp, self._shapes(number)
-        asked = self._totals.questions(number, shapes, limit)
-        chosen = np.flatnonzero(asked.of_pipelines(shapes) < limit)
-        known = self._layouts
-        listed = known.of(chosen)
-        allow, index = f.runnable.allow, f.choices.signatures.index
+        known, allow = self._layouts, f.runnable.allow
+        known.of(chosen)
 
         def picked(axis: int, rows: slice = slice(None)) -> Bools:
             return np.ascontiguousarray(allow(axis, PIPELINE, rows)[:, chosen])
@@ -347,25 +370,21 @@ class Alike:
         same: dict[Any, int] = {}
         base = [same.setdefault(self.listed[k][:3], n) for n, k in enumerate(chosen.tolist())]
         every = np.ones(len(chain) + 1, dtype=np.bool_)
-        cuts = self._prefixes
-        handed = outer.micro_batch * f.choices.boundaries[cuts[1:-1]]
+        handed = outer.micro_batch * f.choices.boundaries[self._prefixes[1:-1]]
         alike = not f.query.job.stack.receives_all or bool(np.all(handed == handed[:1]))
-        signature = np.ascontiguousarray(index[np.ix_(cuts, cuts)])
-        np.fill_diagonal(signature, signature.max() + 1)  # of chunks without layers
-        return chosen, Pipelines(
+        return Pipelines(
             pipe=columns(
                 PIPE, schedule=self._schedule[chosen], pp=pp[chosen], vpp=vpp[chosen],
                 group=f.runnable.groups(outer.micro_batches)[chosen], row=0, smallest=base,
                 warm=shapes.warm[chosen], free=[k in known.free for k in chosen.tolist()],
                 first=known.first[chosen], last=known.last[chosen],
                 longest=known.longest[chosen], widest=known.widest[chosen]),
-            **listed._asdict(),
+            **known.nothing._asdict(),
             **_given([self.listed[k] for k in chosen.tolist()], outer.micro_batches),
             cut=np.array([known.free.get(k, every) for k in chosen.tolist()]).reshape(
                 -1, len(every)),
-            asked=asked.code, floor=asked.floor, apart=rows_of(PARTS, f.prices.apart),
-            repeated=self._repeated,
-            signature=signature, order=f.choices.order,
+            asked=chosen, floor=shapes.warm, apart=np.zeros(0, PARTS),
+            repeated=self._repeated, signature=self._signature, order=f.choices.order,
             whole=np.array(f.choices.signatures.whole_kinds, dtype=np.int64),
             least_handed=float(handed.min() if len(chain) > 1 else 0.0),
             body=np.array(chain.body), grows=chain.is_chain and alike, most=0), Legal(
@@ -373,6 +392,14 @@ class Alike:
                 way_pipeline=picked(WAY) & (zeros[:, None] <= self._zero[chosen]),
                 policy_pipeline=policy_pipeline, first_pipeline=first_pipeline,
                 wide=f.runnable.wide(outer, span, chosen, known.figures))
+
+    @cached_property
+    def _signature(self) -> Ints:
+        """(N+1, N+1) of the layers between two cuts; that of none is another one."""
+        index = self.formulation.choices.signatures.index
+        found = np.ascontiguousarray(index[np.ix_(self._prefixes, self._prefixes)])
+        np.fill_diagonal(found, found.max() + 1)
+        return found
 
     @cached_property
     def _repeated(self) -> Bools:

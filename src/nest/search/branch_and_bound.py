@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from typing import NamedTuple
@@ -23,7 +23,7 @@ from nest.inputs.space import SearchSpace
 from nest.schedules.registry import UNLIKE, copies
 from nest.search import compiled
 from nest.search.alike import pipelines
-from nest.search.cache import Cache
+from nest.search.cache import Cache, Identity
 from nest.search.combined import COMBINED, combined
 from nest.search.draft import draft_of
 from nest.search.dualpipe import dualpipe
@@ -33,7 +33,7 @@ from nest.search.query import Control, Query
 from nest.search.runnable import Pipeline, SpacePart
 from nest.search.solution import TIE, Effort, SearchResult, Solution
 from nest.search.tensors import Formulation
-from nest.search.threads import thread_count
+from nest.search.threads import Alone, thread_count
 from nest.search.tree import Tree, Workers
 
 Derive = Callable[[Formulation, Sequence[Pipeline], float, Cache], Formulation]
@@ -74,7 +74,7 @@ def search_one(
     control.watch.excuse(compile_seconds)
     control.watch.begin()
     started, threads = time.perf_counter(), control.threads or thread_count()
-    with pool_of(threads) as pool:
+    with pool_of(threads, control.watch.waits) as pool:
         workers = Workers(kernels, pool, control.watch, np.zeros(3, dtype=np.int64))
         incumbent: Solution | None = None
         trees = list[Tree]()
@@ -123,9 +123,12 @@ def _found(best: Solution | None, trees: list[Tree], effort: Effort) -> SearchRe
 
 
 @contextmanager
-def pool_of(threads: int) -> Iterator[ThreadPoolExecutor]:
-    """Threads; nobody waits for a kernel that was stopped: it ends by itself."""
-    pool = ThreadPoolExecutor(threads)
+def pool_of(threads: int, waits: bool = True) -> Iterator[Executor]:
+    """Threads; nobody waits for a kernel that was stopped: it ends by itself.
+
+    ``waits``: somebody may stop one, so that the asking thread has to look at the clock.
+    """
+    pool: Executor = ThreadPoolExecutor(threads) if waits or threads > 1 else Alone()
     try:
         yield pool
     finally:
@@ -153,7 +156,9 @@ def _phases(
     query: Query, control: Control, each_of: Map, any_plan: bool, below: float
 ) -> list[Phase]:
     """Phases in the order of their search; ``any_plan``: the widest part first."""
-    parts = parts_of(query)
+    parts = control.cache.of(
+        ("parts", Identity(query.chain), query.cluster.size, query.job, query.space,
+         query.beyond_stack), lambda: parts_of(query))
     base = cache(lambda part: formulate(query, part, control.cache, each_of))
 
     def phase(part: SpacePart) -> Phase:

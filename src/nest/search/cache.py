@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from threading import RLock
 from typing import Any, TypeVar
 
@@ -86,6 +86,9 @@ class Cache:
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([*self._entries.values()])
 
 
 def size_of(thing: object) -> int:

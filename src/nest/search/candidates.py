@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
+from copy import copy
 from typing import NamedTuple, get_args
 
 import numpy as np
@@ -157,6 +158,18 @@ class Candidates:
         self._open: dict[tuple[int, int], NDArray[np.bool_]] = {}
         """(S,) splits to list, by samples and dp_in."""
         self._places: dict[tuple[int, int], BlockPlaces] = {}
+        self._base: Candidates | None = None
+
+    def on(self, fabric: Fabric) -> Candidates:
+        """The same in another network, by levels of the same sizes; what has no price is shared."""
+        other = copy(self)
+        other.fabric, other._places, other._base = fabric, {}, self
+        return other
+
+    @property
+    def extent(self) -> int:
+        """Grows when what is known does."""
+        return len(self._places)
 
     def _splits(self) -> Splits:
         chain, job, space, size = self.chain, self.job, self.space, self.cluster.size
@@ -221,11 +234,6 @@ class Candidates:
                     if samples % cp == 0 and space.allows("dp_in", dp_in * cp)
                     and space.allows("mbs", samples // cp)]
             left[np.ix_(here, whole & (s.cp == cp))] = False
-
-    @property
-    def choice(self) -> bytes:
-        """Equal for candidates of which the same splits are left out."""
-        return b"".join(self._open[key].tobytes() for key in sorted(self._open))
 
     def _leave_out_worse(
         self, keys: list[tuple[int, int]], left: NDArray[np.bool_], exchanges: Exchanges
@@ -297,7 +305,8 @@ class Candidates:
         """Places of blocks under an outer choice."""
         key = outer.outer_dp, outer.stride
         if key not in self._places:
-            self._places[key] = BlockPlaces(*key, self.fabric, self.shapes, self._alike)
+            self._places[key] = self._base.places(outer).on(self.fabric) if self._base else (
+                BlockPlaces(*key, self.fabric, self.shapes, self._alike))
         return self._places[key]
 
     def shapes(self, block: int) -> GroupShapes:

@@ -8,7 +8,7 @@ depend on prices: the cache holds it by what its step reads.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -28,7 +28,7 @@ from nest.search.candidates import Candidates, Listing, Outer, Rows, outers
 from nest.search.cut_lists import CutLists
 from nest.search.exchanges import Exchanges
 from nest.search.expert_pairs import useful_pairs
-from nest.search.layer_prices import LayerPrices, Map
+from nest.search.layer_prices import Grouped, LayerPrices, Map, grouped
 from nest.search.layouts import Layouts
 from nest.search.lower_bounds import FramePrices, LowerBounds
 from nest.search.policies import policies_of, runnable_policies
@@ -47,18 +47,20 @@ class Frame:
 
     outers: list[Outer]
     """Those under which some block is legal."""
-    rows: Rows
+    every: Listing
     """Their candidates that the job's stack can run."""
-    first: Ints
-    """(len(outers) + 1,) where those of each begin."""
+    grouped: Grouped
     runnable: Runnable
     lower: LowerBounds | None = None
     """Of similar questions; None: the frame does not last."""
+    taken: Cache = field(default_factory=Cache)
+    """What is left of the candidates without those that others beat, with its rules."""
 
     @property
-    def extent(self) -> int:
+    def extent(self) -> tuple[int, ...]:
         """Grows when the frame does."""
-        return 0 if self.lower is None else self.lower.asked
+        return (0 if self.lower is None else self.lower.asked,
+                *(runnable.extent for _, runnable in self.taken))
 
     @cached_property
     def verdicts(self) -> Ints:
@@ -84,7 +86,8 @@ def formulate(
     layouts = layouts_of(choices, part, cache)
     choices.candidates.price_places(each_of)
     frame = _frame(choices, part, layouts.runnable, cache)
-    return pruned(priced(choices, part, layouts, frame, rates, each_of), frame.verdicts, each_of)
+    return pruned(priced(choices, part, layouts, frame, rates, each_of), frame.verdicts, each_of,
+                  frame.taken)
 
 
 # ------------------------------------------------------------ enumerate
@@ -103,6 +106,22 @@ def enumerated(
     query: Query, part: SpacePart, cache: Cache, fabric: Fabric, rates: Sequence[StageSetting]
 ) -> Choices:
     """Step 1: degrees on blocks, recompute policies and ways of ZeRO."""
+    known = signatures_of(query, cache)
+    if not _lasts(query, cache):
+        return Choices(query, known, *_enumerated(query, part, fabric, rates))
+    cluster = query.cluster
+    candidates, policies, zeros = cache.of(
+        ("candidates", Identity(query.chain), cluster.size, cluster.group_sizes,
+         cluster.type_numbers, query.job, query.space, query.offload, part.own),
+        lambda: _enumerated(query, part, fabric, None))
+    return Choices(query, known, candidates.on(fabric), policies, zeros)
+
+
+def _enumerated(
+    query: Query, part: SpacePart, fabric: Fabric, rates: Sequence[StageSetting] | None
+) -> tuple[Candidates, list[int], list[tuple[int, int]]]:
+    """``rates``: None: what is kept holds for all prices, whichever exchange they make the
+    fastest."""
     rules, space = part.rules, query.space
     candidates = Candidates(query, fabric, part.own)
     listed, alone = runnable_splits(query, rules, candidates.splits)
@@ -111,19 +130,18 @@ def enumerated(
     policies = policies_of(query.chain, space)
     if rules is not None:
         policies = runnable_policies(policies, rules, query)
-    # A frame that is kept holds for all prices, whichever exchange they make the fastest.
     exchanges = Exchanges(query.chain, fabric, rates) if (
-        alone and not moves and not _lasts(candidates, cache)) else None
+        alone and not moves and rates is not None) else None
     candidates.list_only(listed, exchanges, not moves and not needs_context(rules, query.chain))
-    return Choices(query, signatures_of(query, cache), candidates, policies, [
+    return candidates, policies, [
         (zero, shard) for zero in range(4) if space.allows("zero", zero)
         for shard, name in enumerate(("dp", "dp_in"))
-        if (zero or not shard) and (space.allows("shard", name) or not zero)])
+        if (zero or not shard) and (space.allows("shard", name) or not zero)]
 
 
-def _lasts(candidates: Candidates, cache: Cache) -> bool:
+def _lasts(query: Query, cache: Cache) -> bool:
     """Whether other questions get the frame: on levels without experts it has no price."""
-    return cache.most > 0 and not candidates.fabric.by_links and candidates.chain.experts is None
+    return cache.most > 0 and query.cluster.links is None and query.chain.experts is None
 
 
 def _key(name: str, choices: Choices, part: SpacePart, *more: Hashable) -> Hashable:
@@ -150,20 +168,20 @@ def layouts_of(choices: Choices, part: SpacePart, cache: Cache) -> Layouts:
 
 def _frame(choices: Choices, part: SpacePart, runnable: Runnable, cache: Cache) -> Frame:
     """The same of candidates."""
-    candidates, cluster = choices.candidates, choices.query.cluster
+    cluster = choices.query.cluster
 
     def lasting() -> Frame:
         frame = _framed(choices, part, runnable)
         return replace(frame, lower=LowerBounds(len(frame.outers)))
 
-    if not _lasts(candidates, cache):
+    if not _lasts(choices.query, cache):
         return _framed(choices, part, runnable)
     return cache.of(_key("frame", choices, part, cluster.size, cluster.group_sizes,
-                         candidates.choice), lasting)
+                         cluster.type_numbers), lasting)
 
 
 def _framed(choices: Choices, part: SpacePart, runnable: Runnable) -> Frame:
-    candidates, found, rows = choices.candidates, list[Outer](), list[Rows]()
+    candidates, found, each = choices.candidates, list[Outer](), list[Rows]()
     known: dict[int, dict[int, Bools]] = {}
     for outer in outers(choices.query):
         if outer.micro_batch not in known:
@@ -171,15 +189,25 @@ def _framed(choices: Choices, part: SpacePart, runnable: Runnable) -> Frame:
         some = candidates.rows(outer, known[outer.micro_batch])
         if len(some.block):
             found.append(outer)
-            rows.append(some)
-    first = np.cumsum([0, *(len(one.block) for one in rows)])
+            each.append(some)
+    first = np.cumsum([0, *(len(one.block) for one in each)])
     none: Ints = np.zeros(0, dtype=np.int64)
-    every = Rows(*(np.concatenate([none, *column]) for column in zip(*rows, strict=True))
-                 ) if rows else Rows(*[none] * 5)
-    runnable = runnable.compared(every, candidates.splits, candidates.pairs)
+    rows = Rows(*(np.concatenate([none, *column]) for column in zip(*each, strict=True))
+                ) if each else Rows(*[none] * 5)
+    runnable = runnable.compared(rows, candidates.splits, candidates.pairs)
     allowed = np.flatnonzero(runnable.rows)
-    return Frame(found, every.take(allowed), np.searchsorted(allowed, first),
-                 runnable.take(allowed))
+    rows, first = rows.take(allowed), np.searchsorted(allowed, first)
+    replicas, stride = np.array([(o.outer_dp, o.stride) for o in found]).reshape(-1, 2)[
+        np.repeat(np.arange(len(found)), np.diff(first))].T
+    alike = grouped(candidates, rows, Site(rows.start, rows.block, replicas, stride),
+                    choices.policies, choices.zeros)
+    tp, sp, cp = (column[rows.split] for column in candidates.splits[:3])
+    every = Listing(
+        rows, first, alike.body_of, alike.state_of,
+        shards=rows.block // np.where(sp | choices.query.job.stack.scatter_gather, 1, tp),
+        relayed=rows.samples / (cp * np.where(sp, tp, 1)),
+        hybrid=(replicas > 1) & (rows.block > tp))
+    return Frame(found, every, alike, runnable.take(allowed))
 
 
 def useful_under(
@@ -208,24 +236,14 @@ def priced(
     each_of: Map,
 ) -> Formulation:
     """Step 3: prices of all layers under all candidates."""
-    query, candidates, rows = choices.query, choices.candidates, frame.rows
-    prices = LayerPrices(query, rates, choices.policies, choices.zeros)
-    replicas, stride = np.array([(o.outer_dp, o.stride) for o in frame.outers]).reshape(-1, 2)[
-        np.repeat(np.arange(len(frame.outers)), np.diff(frame.first))].T
-    prices, body, state = prices.filled(
-        candidates, rows, Site(rows.start, rows.block, replicas, stride),
-        _in_parts(part.schedules), each_of)
+    query, candidates, every = choices.query, choices.candidates, frame.every
+    prices = LayerPrices(query, rates, choices.policies, choices.zeros).filled(
+        frame.grouped, candidates.fabric, _in_parts(part.schedules), each_of)
     known = None
     if frame.lower is not None and part.own:
         known = frame.lower.begin(FramePrices(
-            body, state, prices.ahead, prices.back, prices.state, prices.apart,
+            every.body, every.state, prices.ahead, prices.back, prices.state, prices.apart,
             np.stack(candidates.fabric.rates), prices.limit))
-    tp, sp, cp = (column[rows.split] for column in candidates.splits[:3])
-    every = Listing(
-        rows, frame.first, body, state,
-        shards=rows.block // np.where(sp | query.job.stack.scatter_gather, 1, tp),
-        relayed=rows.samples / (cp * np.where(sp, tp, 1)),
-        hybrid=(replicas > 1) & (rows.block > tp))
     return Formulation(query, part, choices, layouts, frame.runnable, frame.outers, every, every,
                        prices, prices.limit, known)
 
@@ -249,29 +267,43 @@ def ruled(f: Formulation) -> Formulation:
 # ------------------------------------------------------------ prune
 
 
-def pruned(f: Formulation, verdict: Ints, each_of: Map = map) -> Formulation:
+def pruned(
+    f: Formulation, verdict: Ints, each_of: Map = map, taken: Cache | None = None
+) -> Formulation:
     """Step 4: without candidates that another of the same block beats whatever layers it holds.
 
     ``verdict``: a number for candidates that can be run alike. One is no reason to leave out
-    another that the software can run where it cannot run the first.
+    another that the software can run where it cannot run the first. ``taken``: of questions with
+    the same candidates.
     """
-    rows, listing = f.listing.rows, f.listing
+    listing = f.listing
     if not len(listing.body):
         return f
-    outer = listing.outer
-    # Rows of a block come by start, and at each start with the same degrees.
-    by = np.lexsort((np.arange(len(outer)), verdict, rows.block, outer))
-    changes = np.any([np.diff(column[by]) for column in (outer, rows.block, verdict)], axis=0)
-    begin = np.array([0, *np.flatnonzero(changes) + 1, len(outer)])
-    starts = np.cumsum([0, *(changes | (np.diff(rows.start[by]) != 0))])
+    by, begin, degrees = f.runnable.once("blocks", lambda: _blocks(listing, verdict))
     ahead, back = f.prices.compared(f.together)
     left = compiled.load(("undominated",))[0].undominated(Blocks(
         ahead=rows_of(AHEAD, ahead), back=rows_of(BACK, back),
         state=rows_of(STATE, f.prices.state), body=listing.body[by],
         held=listing.state[by], shards=listing.shards[by], relayed=listing.relayed[by],
         hybrid=listing.hybrid[by], overlaps=f.choices.overlaps[0], begin=begin,
-        choices=np.bincount(starts)[starts[begin[:-1]]]), each_of)
-    return f.take(np.sort(by[np.flatnonzero(left)]))
+        choices=degrees), each_of)
+    some = np.sort(by[np.flatnonzero(left)])
+    if taken is None:
+        return f.take(some)
+    listing, runnable = taken.of(some.tobytes(), lambda: (
+        listing.take(some), f.runnable.take(some)))
+    return replace(f, listing=listing, runnable=runnable)
+
+
+def _blocks(listing: Listing, verdict: Ints) -> tuple[Ints, Ints, Ints]:
+    """Rows by block, where each block begins, and how many degrees it has."""
+    rows, outer = listing.rows, listing.outer
+    # Rows of a block come by start, and at each start with the same degrees.
+    by = np.lexsort((np.arange(len(outer)), verdict, rows.block, outer))
+    changes = np.any([np.diff(column[by]) for column in (outer, rows.block, verdict)], axis=0)
+    begin = np.array([0, *np.flatnonzero(changes) + 1, len(outer)])
+    starts = np.cumsum([0, *(changes | (np.diff(rows.start[by]) != 0))])
+    return by, begin, np.bincount(starts)[starts[begin[:-1]]]
 
 
 def of_used_bodies(f: Formulation) -> Formulation:

@@ -19,6 +19,7 @@ from nest.costs.choices import FULL, Body, Site, StageSetting, State, bodies, po
 from nest.costs.distinct import distinct_rows, spread
 from nest.costs.layer import BodyCosts, body_costs
 from nest.costs.memory import limit_bytes
+from nest.costs.network.fabric import Fabric
 from nest.costs.zero import StateCosts, state_costs
 from nest.model import Layer
 from nest.model.operators import FURTHER_MODULES
@@ -45,6 +46,19 @@ class OfType(NamedTuple):
     states: Ints
     """(n,) their numbers."""
     state: State
+
+
+class Grouped(NamedTuple):
+    """Candidates whose layers cost the same, whatever the rates of levels."""
+
+    body_of: Ints
+    """(C,) number of the body of each."""
+    state_of: Ints
+    bodies: int
+    states: int
+    by_type: list[OfType]
+    ends: list[tuple[Ints, Ints]]
+    """Super-pipelines and their distance, of each state of each type."""
 
 
 class LayerPrices:
@@ -94,56 +108,31 @@ class LayerPrices:
         self.by_type: list[OfType] = []
 
     def filled(
-        self, candidates: Candidates, rows: Rows, site: Site, in_parts: bool, each_of: Map = map,
-    ) -> tuple[LayerPrices, Ints, Ints]:
-        """Prices of what candidates need; (C,) numbers of their bodies and of their states.
+        self, known: Grouped, fabric: Fabric, in_parts: bool, each_of: Map = map
+    ) -> LayerPrices:
+        """Prices of what candidates need.
 
         Parameters
         ----------
-        site : of the candidates.
+        fabric : of levels of the same sizes as that of ``known``.
         in_parts : price the two parts of backwards too.
         each_of : calls a function with each of some arguments, in threads or not.
         """
-        none = np.zeros(0, dtype=np.int64)
-        if not len(rows.block) or not self.policies or not self.zeros:
-            return self, none, none
-        fabric, splits, pairs = candidates.fabric, candidates.splits, candidates.pairs
-        here = site if fabric.by_links else site[1:2]  # what groups inside a block depend on
-        device = fabric.types(rows.start)
-        one, body_of = distinct_rows(*here, rows.samples, rows.split, rows.pair)
-        machine = device[one]
-        split, pair = rows.split[one], rows.pair[one]
-        body = bodies(
-            fabric, site.take(one), rows.samples[one], splits.tp[split], splits.sp[split],
-            splits.cp[split], splits.inner[split], splits.gather[split], pairs.ep[pair],
-            np.maximum(pairs.etp[pair], 1), recompute=np.array([self.policies]),
-        )
-        alike, number = distinct_rows(
-            machine, rows.samples[one], split, pair, *(spread(group) for group in body.groups))
-        body_of = number[body_of]
-        body, machine = body.take(alike), machine[alike]
-        tp, experts = splits.tp[rows.split], pairs.width[rows.pair]
-        one, state_of = distinct_rows(*site, tp, experts)
-        zero, shard = np.array(self.zeros, dtype=np.int64).T[:, None, :]
-        state = states(fabric, site.take(one), tp[one], experts[one], zero, shard)
-        alike, number = distinct_rows(
-            device[one], state.tp, state.ep, state.tied_per_byte, state.tied_latency,
-            *(spread(group) for group in state.groups))
-        state_of = number[state_of]
-        state, device = state.take(alike), device[one][alike]
+        if not known.by_type:
+            return self
         kinds, new = len(self.chain.kinds), self.replace()
-        new.ahead = np.empty((len(body.tp), kinds, 2))
-        new.back = np.empty((len(body.tp), len(self.policies), kinds, BODY))
-        new.state = np.empty((len(state.tp), len(self.zeros), kinds, STATE))
+        new.ahead = np.empty((known.bodies, kinds, 2))
+        new.back = np.empty((known.bodies, len(self.policies), kinds, BODY))
+        new.state = np.empty((known.states, len(self.zeros), kinds, STATE))
         if self.chain.experts is not None:
-            new.exchange = np.zeros((len(body.tp), 2, kinds, 2))
+            new.exchange = np.zeros((known.bodies, 2, kinds, 2))
             each = [int(np.argmax(self.again == again)) for again in range(2)]
         if in_parts:
-            new.apart = np.zeros((len(body.tp), len(self.policies), kinds, APART))
+            new.apart = np.zeros((known.bodies, len(self.policies), kinds, APART))
         new.by_type = [
-            OfType(n, mine, body.take(mine), own, state.take(own))
-            for n in range(len(self.settings)) if len(mine := np.flatnonzero(machine == n))
-            for own in [np.flatnonzero(device == n)]]
+            one._replace(state=one.state._replace(tied_per_byte=per_byte, tied_latency=latency))
+            for one, ends in zip(known.by_type, known.ends, strict=True)
+            for _, per_byte, latency in [fabric.ends(*ends)]]
 
         def price(part: tuple[OfType, Ints]) -> None:
             (n, mine, of_type, _, _), some = part
@@ -166,7 +155,7 @@ class LayerPrices:
             for kind, layer in enumerate(self.chain.kinds):
                 new.state[own, :, kind] = self.state_of(
                     state_costs(layer, held, self.settings[n]), n)
-        return new, body_of, state_of
+        return new
 
     def parts_of(self, kind: int, body: Body, costs: BodyCosts, number: int) -> Floats:
         """``apart`` of layers of a kind on devices of a type; (n, R, 4)."""
@@ -262,6 +251,47 @@ class LayerPrices:
         return (self.ahead[:, :, 1] + self.back[..., 1].min(axis=1),
                 (self.back[..., 2] + self.back[..., 3]).min(axis=1),
                 (self.state[..., STATE_BUFFERS] + self.state[..., STATE_RESIDENT]).min(axis=1))
+
+
+def grouped(
+    candidates: Candidates, rows: Rows, site: Site, policies: list[int],
+    zeros: list[tuple[int, int]],
+) -> Grouped:
+    """What there is to price, each body and each state once; ``site``: of the candidates."""
+    none = np.zeros(0, dtype=np.int64)
+    if not len(rows.block) or not policies or not zeros:
+        return Grouped(none, none, 0, 0, [], [])
+    fabric, splits, pairs = candidates.fabric, candidates.splits, candidates.pairs
+    here = site if fabric.by_links else site[1:2]  # what groups inside a block depend on
+    device = fabric.types(rows.start)
+    one, body_of = distinct_rows(*here, rows.samples, rows.split, rows.pair)
+    machine = device[one]
+    split, pair = rows.split[one], rows.pair[one]
+    body = bodies(
+        fabric, site.take(one), rows.samples[one], splits.tp[split], splits.sp[split],
+        splits.cp[split], splits.inner[split], splits.gather[split], pairs.ep[pair],
+        np.maximum(pairs.etp[pair], 1), recompute=np.array([policies]),
+    )
+    alike, number = distinct_rows(
+        machine, rows.samples[one], split, pair, *(spread(group) for group in body.groups))
+    body_of = number[body_of]
+    body, machine = body.take(alike), machine[alike]
+    tp, experts = splits.tp[rows.split], pairs.width[rows.pair]
+    one, state_of = distinct_rows(*site, tp, experts)
+    zero, shard = np.array(zeros, dtype=np.int64).T[:, None, :]
+    site = site.take(one)
+    state = states(fabric, site, tp[one], experts[one], zero, shard)
+    alike, number = distinct_rows(
+        device[one], state.tp, state.ep, fabric.ends(site.outer_dp, site.stride)[0],
+        *(spread(group) for group in state.groups))
+    state_of = number[state_of]
+    state, site, device = state.take(alike), site.take(alike), device[one][alike]
+    by_type = [
+        OfType(n, mine, body.take(mine), own, state.take(own))
+        for n in np.unique(machine).tolist() if len(mine := np.flatnonzero(machine == n))
+        for own in [np.flatnonzero(device == n)]]
+    return Grouped(body_of, state_of, len(body.tp), len(state.tp), by_type, [
+        (site.outer_dp[own], site.stride[own]) for _, _, _, own, _ in by_type])
 
 
 def _distinct(layer: Layer, policies: Sequence[int]) -> tuple[Ints, Ints]:

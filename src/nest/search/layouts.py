@@ -7,7 +7,7 @@ Shapes: Q pipelines, N layers, W layouts; others as in ``nest.records.problems``
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -53,6 +53,8 @@ class Layouts:
     ----------
     free : bool (N+1,) where a pipeline may be cut, by its number, where it may be cut freely.
     first, last : int64 (Q,) its layouts otherwise.
+    shapes : of the pipelines under an outer choice, by what of it they depend on.
+    nothing : no layouts.
     longest : int64 (Q,) most layers of a chunk that recompute applies to.
     widest : int64 (Q,) most layers of the body in a chunk, where layouts are listed.
     """
@@ -64,6 +66,7 @@ class Layouts:
         self.chain, self.listed, self.own, self._lists = chain, listed, own, lists
         self.runnable = runnable
         self._lock = Lock()
+        self.shapes: dict[Hashable, Any] = {}
         self.free: dict[int, Bools] = {}
         self.first = np.full(len(listed), -1)
         self.last = np.full(len(listed), -1)
@@ -77,14 +80,15 @@ class Layouts:
         """Of all layouts, where rules have figures of them."""
         none: Ints = np.zeros(0, dtype=np.int64)
         nothing = np.zeros((0, lists.stages, SEEN[1], len(chain.kinds)), dtype=np.int16)
-        self._known = Listed(none, none, none, none, nothing, none, nothing, none)
+        self.nothing = self._known = Listed(
+            none, none, none, none, nothing, none, nothing, none)
         self._room: list[Any] = [*self._known]
         """Arrays that begin with those of ``_known``."""
 
     @property
-    def extent(self) -> tuple[int, int]:
+    def extent(self) -> tuple[int, int, int]:
         """Grows when what is known does."""
-        return self.count, self.runnable.count
+        return self.count, self.runnable.count, len(self.shapes)
 
     def of(self, chosen: Ints) -> Listed:
         """Layouts, those of the pipelines ``chosen``, by number, among them."""

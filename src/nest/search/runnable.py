@@ -10,9 +10,9 @@ Axes and shapes are those of ``nest.search.columns``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from copy import copy
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -44,6 +44,7 @@ from nest.search.wide_rules import row_keys, wide
 from nest.stacks.figures import Value, model_figures, offload_figures
 from nest.stacks.rules import applies, outside
 
+T = TypeVar("T")
 OUTER = ("micro_batches", "rounds", "round", "group", "missing", "outer_dp", "gap")
 """Figures of an outer choice."""
 AXIS_OF = {
@@ -161,6 +162,7 @@ class Runnable:
         self._pairs, self._outer_rules, self._about_cuts, self._wide = self._sorted_rules()
         self._rows: Columns = {}
         """Figures of candidates that wide rules have."""
+        self._made: dict[Hashable, Any] = {}
 
     def _sorted_rules(self) -> tuple[list[Rule], ...]:
         """Rules about one or two axes, about pipelines of an outer choice, about cuts of
@@ -232,6 +234,11 @@ class Runnable:
 
     def allow(self, first: int, second: int, rows: slice = slice(None)) -> Bools:
         """What the rules about two axes, or one of them, allow: their entries; of some ``rows``."""
+        if first != ROW:
+            return self.once((first, second), lambda: self._allowed(first, second))
+        return self._allowed(first, second, rows)
+
+    def _allowed(self, first: int, second: int, rows: slice = slice(None)) -> Bools:
         found: Any = np.ones([1] * AXES, dtype=np.bool_)
         for pair in dict.fromkeys(((first, first), (second, second), (first, second))):
             mask = self._masks.get(pair)
@@ -283,6 +290,11 @@ class Runnable:
         return self._groups[m]
 
     @property
+    def extent(self) -> int:
+        """Grows when what follows from the rules for these candidates does."""
+        return len(self._made)
+
+    @property
     def count(self) -> int:
         """Outer choices of which is known which pipelines they allow."""
         return len(self._piped)
@@ -290,8 +302,15 @@ class Runnable:
     def _copy(self) -> Runnable:
         """The same for other candidates; what is known of pipelines is shared."""
         other = copy(self)
-        other._sizes, other._masks = [*self._sizes], {**self._masks}
+        other._sizes, other._masks, other._made = [*self._sizes], {**self._masks}, {}
         return other
+
+    def once(self, name: Hashable, make: Callable[[], T]) -> T:
+        """What follows from the rules for these candidates, made when it is first asked for."""
+        if name not in self._made:
+            self._made[name] = make()
+        found: T = self._made[name]
+        return found
 
     def piped(self, outer: Outer) -> Bools:
         """Pipelines that the rules about an outer choice allow; (Q,)."""

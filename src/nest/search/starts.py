@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +39,13 @@ class BlockPlaces:
         self._first: dict[int, Ints] = {}
         self._pairs: dict[tuple[int, int], tuple[float, float]] = {}
         self._twins: dict[tuple[int, int], Floats] = {}
+
+    def on(self, fabric: Fabric) -> BlockPlaces:
+        """The same in another network, by levels of the same sizes: classes of places are shared.
+        """
+        other = copy(self)
+        other._fabric, other._pairs, other._twins = fabric, {}, {}
+        return other
 
     def allowed(self, block: int) -> NDArray[np.bool_]:
         """Whether a block may start at each device; (stride,)."""

@@ -206,10 +206,11 @@ class Formulation:
 
     # ------------------------------------------------------------ one outer choice
 
-    def divided(self, number: int) -> Bools:
+    @property
+    def divided(self) -> Bools:
         """(C, Z) ways of ZeRO that differ: where HSDP is the same as sharding over all, one."""
         shard = np.array([shard for _, shard in self.choices.zeros], dtype=np.bool_)
-        return self.listing.hybrid[self.span(number), None] | ~shard
+        return self.listing.hybrid[:, None] | ~shard
 
     def degrees(self, number: int, option: int) -> dict[str, Any]:
         """Degrees, ZeRO and recompute of an option of outer choice ``number``.
@@ -235,36 +236,47 @@ class Formulation:
             "recompute_modules": modules, "recompute_layers": layers or None,
         }
 
+    @cached_property
+    def shared(self) -> dict[str, Any]:
+        """What kernels get of all outer choices: fields of ``Degrees`` and of ``Tables``."""
+        choices, stack = self.choices, self.query.job.stack
+        layers = self.query.space.recompute_layers
+        return {
+            "ahead": rows_of(AHEAD, self.prices.ahead), "back": rows_of(BACK, self.prices.back),
+            "state": rows_of(STATE, self.prices.state),
+            "shard": np.array([shard for _, shard in choices.zeros], dtype=np.int64),
+            "forbidden": np.array([z not in stack.zero_with_pipeline for z, _ in choices.zeros]),
+            "full": choices.policies.index(FULL) if FULL in choices.policies else -1,
+            "first_layers": choices.first_layers,
+            "most_layers": MOST if layers is None else layers.largest,
+            "relay": choices.signatures.relay,
+            # Sums in another order than ``evaluate``'s must not end on the other side.
+            "limit_bytes": self.limit * (1.0 - 1e-12),
+            "overlaps": choices.overlaps[1], "overlaps_alone": choices.overlaps[0],
+        }
+
+    def candidates(self, number: int) -> dict[str, Any]:
+        """Those of outer choice ``number``, as kernels get them."""
+        span, listing = self.span(number), self.listing
+        return {"body": listing.body[span], "held": listing.state[span],
+                "shards": listing.shards[span], "relayed": listing.relayed[span]}
+
     def tables(self, number: int, gpipe: bool) -> Tables:
         """Arrays from which the options of outer choice ``number`` are selected."""
-        outer, span = self.outers[number], self.span(number)
-        choices, listing, stack = self.choices, self.listing, self.query.job.stack
+        outer, choices = self.outers[number], self.choices
         g, most = choices.signatures, min(outer.micro_batches, max(choices.deepest, 1))
         cap = np.where(g.deepest > 0, outer.micro_batches if gpipe else
                        np.minimum(g.deepest, most), 0)
-        layers = self.query.space.recompute_layers
         return Tables(
-            ahead=rows_of(AHEAD, self.prices.ahead), back=rows_of(BACK, self.prices.back),
-            state=rows_of(STATE, self.prices.state),
-            body=listing.body[span], held=listing.state[span], price=self._prices(number)[0],
-            weight=self.weight(number),
-            shards=listing.shards[span], relayed=listing.relayed[span],
-            hybrid=listing.hybrid[span],
-            shard=np.array([shard for _, shard in choices.zeros], dtype=np.int64),
-            forbidden=np.array([z not in stack.zero_with_pipeline for z, _ in choices.zeros]),
+            **self.shared, **self.candidates(number), price=self._prices(number)[0],
+            weight=self.weight(number), hybrid=self.listing.hybrid[self.span(number)],
             keep_none=self.query.space.allows("recompute", "none"),
-            full=choices.policies.index(FULL) if FULL in choices.policies else -1,
-            first_layers=choices.first_layers,
-            most_layers=MOST if layers is None else layers.largest,
             last=g.last, part=g.part, seen=g.seen, stretch=g.stretch, among=g.among,
             marked=g.marked, way=g.way, ancestor=g.ancestor,
             kinds=np.flatnonzero([kind.checkpointed for kind in self.query.chain.kinds]),
-            relay=g.relay, received=outer.micro_batches * outer.micro_batch * g.received,
+            received=outer.micro_batches * outer.micro_batch * g.received,
             cap=cap.astype(np.int64), whole=g.whole,
-            # Sums in another order than ``evaluate``'s must not end on the other side.
-            limit_bytes=self.limit * (1.0 - 1e-12),
             micro_batches=outer.micro_batches, least=self.least[number],
-            overlaps=self.choices.overlaps[1], overlaps_alone=self.choices.overlaps[0],
             root=g.root, second=g.second, third=g.third,
             children=g.children, begin=g.begin, before=g.before, depth=g.depth, gpipe=gpipe,
         )

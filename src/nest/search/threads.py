@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future
+from typing import Any
 
 from nest.errors import InputError
 from nest.limits import MOST
@@ -10,6 +13,21 @@ from nest.units import shorten
 
 VARIABLES = ("NEST_THREADS", "NUMBA_NUM_THREADS")
 """Environment variables that may say so; the first counts, and numba itself reads the second."""
+
+
+class Alone(Executor):
+    """Runs everything at once in the thread that asks: one thread more would be in its way."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Call a function."""
+        future: Future[Any] = Future()
+        future.set_result(fn(*args, **kwargs))
+        return future
+
+    def map(self, fn: Callable[..., Any], *iterables: Iterable[Any], timeout: float | None = None,
+            chunksize: int = 1) -> Iterator[Any]:
+        """Call a function with each of some arguments."""
+        return iter([*map(fn, *iterables)])
 
 
 def thread_count() -> int:

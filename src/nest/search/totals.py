@@ -9,6 +9,7 @@ pipelines; X = R + 1 choices of recompute: the policies, then full recompute of 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -29,7 +30,8 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 
-class Shapes(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Shapes:
     """Pipelines, as far as bounds of all layers together know them; arrays (Q,)."""
 
     pp: Ints
@@ -38,6 +40,25 @@ class Shapes(NamedTuple):
     together: Bools
     """Passes run beside each other."""
     legal: Bools
+
+    @cached_property
+    def deepest(self) -> int:
+        """Most stages of a pipeline."""
+        return int(self.pp.max(initial=0))
+
+    @cached_property
+    def least_warm(self) -> Floats:
+        """(2, D+2, D+2) least ``warm`` of legal pipelines whose passes run by themselves, or beside
+        each other, and of so many stages: from .. to .., both included; inf: there is none."""
+        return np.stack([self._least_warm(together) for together in (False, True)])
+
+    def _least_warm(self, together: bool) -> Floats:
+        by_stages = np.full(self.deepest + 2, np.inf)
+        of = self.legal & (self.together == together)
+        np.minimum.at(by_stages, self.pp[of], self.warm[of])
+        each = np.arange(self.deepest + 2)
+        found = np.where(each[:, None] <= each, by_stages, np.inf)
+        return np.minimum.accumulate(found, axis=1)
 
 
 class OpenChoices(NamedTuple):
@@ -59,7 +80,7 @@ class OpenChoices(NamedTuple):
 
     def of_pipelines(self, shapes: Shapes) -> Floats:
         """(Q,) least seconds of a step of each pipeline; inf: it cannot be run."""
-        deepest = int(shapes.pp.max(initial=0))
+        deepest = shapes.deepest
         found = np.empty((2, deepest + 2, deepest + 2))
         found[:] = np.inf
         at = np.minimum(self.least, deepest + 1), np.minimum(self.most, deepest + 1)
@@ -93,6 +114,7 @@ class Totals:
         self._lean = np.append(policies, self._full) if self._full >= 0 else policies
         """(X,) see ``Sums``."""
         self._ask = compiled.load(("ask",))[0].ask
+        self._legal = f.runnable.once("totals", self._allowed)
 
     @property
     def choices(self) -> int:
@@ -142,16 +164,14 @@ class Totals:
         bodies, states = (numbers[span] for numbers in self._numbers)
         body, own, kept = self._of(0, bodies, alike)
         state, (slower, held), resident = self._of(1, states, alike)
-        deepest = int(shapes.pp.max(initial=0))
-        row_way, row_policy, way_policy = self._legal(number)
+        row_way, row_policy, way_policy = self._legal
         return Sums(
             own=own, slower=slower, held=held, kept=kept, resident=resident,
             first=self._first, second=self._second, counts=self._counts, body=body, state=state,
-            most=np.minimum(outer.stride // rows.block[span], deepest + 1),
+            most=np.minimum(outer.stride // rows.block[span], shapes.deepest + 1),
             fast=self._fast, lean=self._lean,
-            row_way=row_way, row_policy=row_policy, way_policy=way_policy,
-            warm=np.stack([_least_warm(shapes, deepest, x) for x in (False, True)]),
-            deepest=deepest, copies=f.copies,
+            row_way=row_way[span], row_policy=row_policy[span], way_policy=way_policy,
+            warm=shapes.least_warm, deepest=shapes.deepest, copies=f.copies,
             micro_batches=1 if self._lean_orders else outer.micro_batches,
             limit_bytes=max(f.limit, 1.0))
 
@@ -184,11 +204,11 @@ class Totals:
         zeros = self.formulation.choices.zeros
         return np.array([zero <= most for zero, _ in zeros], dtype=np.bool_)
 
-    def _legal(self, number: int) -> tuple[Bools, Bools, Bools]:
-        """What the rules of the stack about two of them allow; (C, Z), (C, X), (Z, X)."""
-        f = self.formulation
-        allow, span = f.runnable.allow, f.span(number)
-        row_policy, way_policy = allow(ROW, POLICY, span), allow(WAY, POLICY)
+    def _allowed(self) -> tuple[Bools, Bools, Bools]:
+        """What the rules of the stack about two of them allow of all outer choices; (C, Z), (C, X),
+        (Z, X)."""
+        f, allow = self.formulation, self.formulation.runnable.allow
+        row_policy, way_policy = allow(ROW, POLICY), allow(WAY, POLICY).copy()
         policy_first = allow(POLICY, FIRST)
         if self._full >= 0:
             row_policy, way_policy = (np.concatenate([mask, mask[:, self._full, None]], axis=1)
@@ -197,17 +217,4 @@ class Totals:
         way_policy[:, :len(policy_first)] &= policy_first[:, 0]
         way_policy[:, 0] &= f.query.space.allows("recompute", "none")
         way_policy &= self._zeros[:, None]
-        return allow(ROW, WAY, span) & f.divided(number), row_policy, way_policy
-
-
-def _least_warm(shapes: Shapes, deepest: int, together: bool) -> Floats:
-    """Least ``warm`` of legal pipelines of so many stages: from .. to .., both included; inf: none.
-
-    Passes run ``together`` or do not.
-    """
-    by_stages = np.full(deepest + 2, np.inf)
-    of = shapes.legal & (shapes.together == together)
-    np.minimum.at(by_stages, shapes.pp[of], shapes.warm[of])
-    each = np.arange(deepest + 2)
-    found = np.where(each[:, None] <= each, by_stages, np.inf)
-    return np.minimum.accumulate(found, axis=1)
+        return allow(ROW, WAY) & f.divided, row_policy, way_policy

@@ -13,6 +13,7 @@ from nest.inputs.configuration import Configuration
 from nest.inputs.job import Job
 from nest.inputs.offload import Offload
 from nest.search.branch_and_bound import search_one
+from nest.search.cache import Cache, Identity
 from nest.search.choices import combinations
 from nest.search.query import Control, Query
 from nest.search.solution import SearchResult, distinct
@@ -30,7 +31,7 @@ def search(
     """
     control, top = control or Control(), query.top
     control.watch.begin()
-    ways = [*_ways(query)]
+    ways = [*_ways(query, control.cache)]
     if len(ways) == 1 and ways[0].offload == "none":
         return search_one(ways[0], control, below, any_plan)
     found = list[SearchResult]()
@@ -60,10 +61,12 @@ NEAR = 1.0 + 1e-12
 """Ways whose plans are equally fast are all found, so that the first of them is taken."""
 
 
-def _ways(query: Query) -> Iterator[Query]:
+def _ways(query: Query, cache: Cache) -> Iterator[Query]:
     """What each search asks; what software and hosts do by themselves first."""
-    space = query.space
-    for choices, job, bounds in combinations(query):
+    space, cluster = query.space, query.cluster
+    chosen = cache.of(("chosen", Identity(query.chain), cluster.device_types, cluster.size,
+                       query.job, space, query.beyond_stack), lambda: combinations(query))
+    for choices, job, bounds in chosen:
         for text in space.offload:
             every = {**bounds, **{
                 name: tuple(value for value in values if space.allows(name, value))

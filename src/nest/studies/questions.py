@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import pickle
 import time
 import zlib
 from collections.abc import Container, Mapping, Sequence
@@ -14,11 +15,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 from pydantic import Field
 
 from nest.errors import InfeasibleError, InputError, LimitError, NoFasterError
-from nest.inputs import Cluster, Job, Model, SearchSpace, load_cluster
+from nest.inputs import Cluster, Job, Model, SearchSpace, load_cluster, load_device
 from nest.inputs.base import Description
 from nest.inputs.job import DEFAULT_STACK
 from nest.inputs.sources import CATALOG
 from nest.questions import Question, Search
+from nest.search.cache import Identity
 from nest.studies.axes import Choice
 from nest.studies.study import SECTIONS, VERSION, Study, with_field
 
@@ -51,6 +53,29 @@ class VersionedQuestion(Question):
     within: float = 0.0
     """Which plans are of use: see :class:`nest.api.OfUse`. No answer that is stored depends on
     ``below`` and ``floor``."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Sections travel as bytes, which most questions of a study share: each is packed once, and
+        unpacked once in a worker, whose planner then knows it again at once."""
+        return _unpacked_question, ({
+            name: _packed(Identity(value)) if isinstance(value, Description) else value
+            for name, value in self.__dict__.items()},)
+
+
+def _unpacked_question(packed: Mapping[str, Any]) -> VersionedQuestion:
+    return VersionedQuestion.model_construct(**{
+        name: _unpacked(value) if isinstance(value, bytes) else value
+        for name, value in packed.items()})
+
+
+@lru_cache(maxsize=256)
+def _packed(section: Identity) -> bytes:
+    return pickle.dumps(section.what, pickle.HIGHEST_PROTOCOL)
+
+
+@lru_cache(maxsize=256)
+def _unpacked(section: bytes) -> Any:
+    return pickle.loads(section)
 
 
 class Outcome(Description):
@@ -159,7 +184,7 @@ class Resolver:
             parts[name], text = _needed(name, data[name])
             texts.append(text)
         key = hashlib.sha256("\n".join((VERSION, *texts)).encode()).hexdigest()
-        return VersionedQuestion(**parts), key
+        return VersionedQuestion.model_construct(**parts), key  # the parts are checked
 
     def fixed_problems(self, varied: Container[str]) -> list[str]:
         """Problems of the sections that no axis changes; every point has them.
@@ -215,7 +240,18 @@ def _section(name: str, text: str) -> tuple[Any, str]:
 
 def _cluster(data: dict[str, Any]) -> Cluster:
     devices, filling = data.pop("devices", None), data.pop("filling", None)
+    if isinstance(data.get("device"), str):
+        data["device"] = _device(data["device"])
     return load_cluster(data, devices, filling, sources=CATALOG)
+
+
+@lru_cache(maxsize=64)
+def _device(name: str) -> Any:
+    """A device of the catalog, which most clusters of a study share; its name, if there is none."""
+    try:
+        return load_device(name, sources=CATALOG)
+    except InputError:
+        return name  # the message of the cluster says where
 
 
 _READ: Mapping[str, Any] = {

@@ -233,6 +233,18 @@ class Fabric:
         return max(rate for rate, _ in found), max(latency for _, latency in found)
 
 
+    def ends(self, outer_dp: Ints, stride: Ints) -> tuple[Ints, Floats, Floats]:
+        """:meth:`pair` of the first and the last device of super-pipelines, (C,), behind numbers
+        that are equal where these are so whatever the rates of levels."""
+        first, row = distinct_rows(outer_dp, stride)
+        found = [(0, far - 1, dp, far) for dp, far in zip(
+            outer_dp[first].tolist(), stride[first].tolist(), strict=True)]
+        per_byte, latency = np.array([self.pair(*ends) for ends in found]).reshape(-1, 2).T
+        number = distinct_rows(per_byte, latency)[1] if self.by_links else np.array(
+            [worst_level(*ends, self.group_sizes) for ends in found], dtype=np.int64)
+        return number[row], per_byte[row], latency[row]
+
+
 class _Figures:
     """Figures of groups of blocks of a size, by start; a tile is priced when one is asked for.
 
