@@ -70,19 +70,19 @@ def build_chain(model: Model) -> Chain:
         last = _encoder_decoder(draft, model)
     else:
         images = None if model.vision is None else _tower(draft, model)
-        last = draft.add(embedding(model))
+        last = draft.add(embedding(model), copies=model.streams)
         if images is not None:
             draft.unkept(images, last)
             last = draft.add(merge(model), images, last)
         kinds = [model.layer(n) for n in range(model.layers)]
         blocks = {kind: block(model, kind.name, model.kind == "decoder", kind,
                               tokens=image_tokens(model)) for kind in {*kinds}}
-        for kind in kinds:
-            last = draft.add(blocks[kind], last)
+        for number, kind in enumerate(kinds):
+            last = draft.add(blocks[kind], last, copies=model.carried(number))
         if model.mtp_layers:
-            predicting = prediction(model)
+            predicting, copies = prediction(model), model.carried(model.layers - 1)
             for depth in range(1, model.mtp_layers + 1):
-                last = draft.add(predicting, last, copies=1 + depth)
+                last = draft.add(predicting, last, copies=copies + depth * model.streams)
     draft.add(head(model), last)
     shared = _shared(draft)
     chain = Chain(model.name, tuple(draft.kinds), tuple(draft.order), draft.tensors, shared,
@@ -212,7 +212,7 @@ def prediction(model: Model) -> Layer:
     projection.
     """
     h = model.hidden
-    inner = block(model, "mtp_layer", True, model.layer(model.layers - 1), repeated=False)
+    inner = block(model, "mtp_layer", True, model.prediction_kind, repeated=False)
     ops = (
         *_lookup(model), norm(model, "mtp_hidden_norm", h), norm(model, "mtp_embedding_norm", h),
         gemm("mtp_projection", "sequence", h, 2 * h, False, 2 * h),
@@ -237,6 +237,13 @@ def head(model: Model) -> Layer:
         ops.append(norm(model, "transform_norm", h))
     if model.final_norm:
         ops.append(norm(model, "head_norm", h))
+    n = model.streams
+    if n > 1 or model.residual_block:  # one state of all that come in
+        own = n * (n * h + 1) + 1 if n > 1 else 2 * h
+        states = n if n > 1 else model.carried(model.layers - 1)
+        ops.append(Operator("head_mixture", "memory", "sequence", parameters=own,
+                            forward_elements=(2 * states + 1) * h, saved_elements=states * h,
+                            backward_elements=(3 * states + 1) * h))
     bias = vocab if model.head_bias else 0
     # The product is not a layer of Transformer Engine: it stays in 16 bit.
     first = [
