@@ -121,8 +121,13 @@ class Vision(Description):
     ffn: Size = Field(description="width of the MLP (of one MLP matrix when gated)")
     tokens: Size = Field(description="patches of all images of a sample, without class token")
     patch_width: Size = Field(description="values of a patch (3 x 14 x 14: 588)")
+    head_dim: Size | None = Field(None, description="width of a head; default: hidden / heads")
     gated: Flag = Field(False, description="gated MLP: three matrices instead of two")
     norm: Literal["rmsnorm", "layernorm"] = Field("layernorm", description="type of all norms")
+    layer_norms: Annotated[Whole, Field(ge=1, le=8)] = Field(
+        2, description="norms of width hidden in a layer (Gemma 4: 4)"
+    )
+    qk_norm: Flag = Field(False, description="a norm of width head_dim on queries and on keys")
     bias: Flag = Field(True, description="biases of all linear layers of attention and MLP")
     patch_bias: Flag = Field(True, description="a bias of the patch embedding (CLIP: false)")
     class_token: Flag = Field(
@@ -156,6 +161,11 @@ class Vision(Description):
     projector_norm: Flag = Field(
         False, description="a norm (RMSNorm, width of the tower) before the projector (Gemma 3)"
     )
+    projector_norm_bias: Flag = Field(False, description="that norm has a bias (Kimi-K2.5)")
+    patch_widths: Annotated[tuple[Size, ...], at_most(8)] = Field(
+        (), description="widths of linear layers that patches pass before they are joined "
+        "(MiniMax-M3)",
+    )
     deepstack: Count = Field(
         0, description="further projectors, each with a norm of its whole input, of features of "
         "earlier layers (Qwen3-VL: 3)",
@@ -164,8 +174,8 @@ class Vision(Description):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         problems: list[tuple[str, str]] = []
-        if self.hidden % self.heads:
-            allowed = f"a divisor of hidden = {self.hidden}"
+        if self.hidden % self.heads and self.head_dim is None:
+            allowed = f"a divisor of hidden = {self.hidden}, or give head_dim"
             problems.append(("heads", f"got {self.heads}; allowed: {allowed}"))
         if self.tokens % self.merge:
             allowed = f"a divisor of tokens = {self.tokens}"
@@ -188,7 +198,14 @@ class Vision(Description):
     @property
     def wide(self) -> int:
         """Elements that the projector makes one token of."""
-        return self.hidden * (1 if self.pooled else self.merge)
+        width = (self.hidden, *self.patch_widths)[-1]
+        return width * (1 if self.pooled else self.merge)
+
+    @property
+    def before(self) -> tuple[tuple[int, int], ...]:
+        """Depth and width of the linear layers before patches are joined."""
+        widths = (self.hidden, *self.patch_widths)
+        return tuple(zip(widths, widths[1:], strict=False))
 
     def projector(self, hidden: int) -> tuple[tuple[int, int], ...]:
         """Depth and width of the projector's linear layers; ``hidden`` is the model's."""

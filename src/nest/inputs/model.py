@@ -470,10 +470,12 @@ def _head_dim(data: dict[str, Any]) -> int:
 def tower_model(tower: Vision) -> Model:
     """The layers of a tower as a model without vocabulary."""
     positions = tower.tokens + tower.class_token if tower.positions is None else tower.positions
+    own = {} if tower.head_dim is None else {"head_dim": tower.head_dim}
     return Model(
         name="vision", kind="encoder", layers=tower.layers, hidden=tower.hidden,
         heads=tower.heads, ffn=tower.ffn, gated=tower.gated, vocab=1, tied_embeddings=True,
-        positions=positions, norm=tower.norm, bias=tower.bias,
+        positions=positions, norm=tower.norm, bias=tower.bias, layer_norms=tower.layer_norms,
+        qk_norm=tower.qk_norm, **own,
     )
 
 
@@ -643,7 +645,8 @@ def _vision(model: Model) -> int:
     total += (tower.embedding_norm + tower.final_norm) * _norm(inner)
     projector = sum((depth + tower.projector_bias) * width
                     for depth, width in tower.projector(model.hidden))
-    projector += tower.projector_norm * tower.hidden
+    projector += tower.projector_norm * tower.hidden * (1 + tower.projector_norm_bias)
+    total += sum((depth + tower.projector_bias) * width for depth, width in tower.before)
     further = tower.deepstack * (projector + _norm(inner, tower.wide))
     return total + projector + further
 

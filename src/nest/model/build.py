@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from nest.inputs.layers import LayerKind, Vision
@@ -319,19 +320,21 @@ def projector(model: Model, tower: Vision, inner: Model) -> Layer:
     if tower.projector_norm:
         wide = tower.merge * tower.hidden if not tower.pooled else tower.hidden
         ops.append(Operator("projector_norm", "memory", "sequence", forward_elements=2 * wide,
-                            backward_elements=3 * wide, parameters=tower.hidden,
-                            saved_elements=wide))
-    products = _projector(model, tower, "projector")
+                            backward_elements=3 * wide, saved_elements=wide,
+                            parameters=tower.hidden * (1 + tower.projector_norm_bias)))
+    ops += [replace(op, positions=tower.tokens)
+            for op in _linear(tower, tower.before, "patch_projector")]
+    products = _linear(tower, tower.projector(model.hidden), "projector")
     for number in range(tower.deepstack):
-        further = _projector(model, tower, f"projector_{number + 1}")
+        further = _linear(tower, tower.projector(model.hidden), f"projector_{number + 1}")
         products += [norm(inner, f"projector_norm_{number + 1}", tower.wide), *further]
     return Layer("projector", (*ops, *products), hidden=model.hidden, tokens=tower.merged_tokens)
 
 
-def _projector(model: Model, tower: Vision, name: str) -> list[Operator]:
-    """Linear layers with activations between them."""
+def _linear(tower: Vision, sizes: Iterable[tuple[int, int]], name: str) -> list[Operator]:
+    """Linear layers of given depths and widths with activations between them."""
     ops: list[Operator] = []
-    for depth, width in tower.projector(model.hidden):
+    for depth, width in sizes:
         if ops:
             ops.append(Operator(f"{name}_activation", "memory", "sequence",
                                 forward_elements=2 * depth, backward_elements=3 * depth,

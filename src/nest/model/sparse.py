@@ -90,7 +90,8 @@ def _compressor(model: Model, name: str, width: int, entry: int, r: int) -> list
     """What makes an entry of each ``r`` tokens: two projections, a weighted mean, a norm."""
     return [
         gemm(f"{name}_compression", "sequence", 2 * width, model.hidden, False, 2 * width),
-        Operator(f"{name}_entries", "memory", "sequence", forward_elements=2 * width + 3 * entry / r,
+        Operator(f"{name}_entries", "memory", "sequence",
+                 forward_elements=2 * width + 3 * entry / r,
                  backward_elements=4 * width + 4 * entry / r,
                  parameters=r * width + entry * (1 + model.norm_bias)),
     ]
