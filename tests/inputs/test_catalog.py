@@ -130,3 +130,18 @@ def test_names_are_found_in_any_case_and_unknown_ones_get_suggestions():
 def test_a_catalog_entry_cannot_be_changed_by_who_loads_it():
     catalog.load("devices", "h100-sxm")["peak_flops"]["bf16"] = 1
     assert load_device("h100-sxm").peak_flops["bf16"] == 989e12
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_a_model_is_priced_on_every_cluster_with_software_of_its_devices(name):
+    cluster = load_cluster(name, devices=64)
+    stack = default_stack(cluster)
+    assert stack != "unknown"
+    job = Job(global_batch=64, seq_len=4096, stack=stack)
+    model = load_model("llama3-8b")
+    way = even_configuration(model, cluster, job, tp=1, pp=1, zero=3 if "tpu" in name else 1,
+                             recompute="full")
+    plan = evaluate(model, cluster, job, way)
+    assert plan.step_time_s > 0 and plan.runnable in (True, None)
+    word = plan.evidence.word
+    assert word in ("measured", "between") or "never measured" in str(plan) or "extrapol" in str(plan)
