@@ -29,5 +29,5 @@ def test_formats_belong_to_generations() -> None:
            for dtype in ("fp8-blockwise", "mxfp8", "nvfp4")}
     blackwell = {"b200-sxm", "b300", "gb200", "gb300"}
     hopper = {"h100-sxm", "h100-90gb", "h200-sxm", "h800", "h20", "gh200"}
-    assert has == {"fp8-blockwise": hopper, "nvfp4": blackwell,
-                   "mxfp8": blackwell | {"mi350x", "mi355x"}}
+    assert has == {"fp8-blockwise": hopper, "nvfp4": blackwell | {"rubin"},
+                   "mxfp8": blackwell | {"mi350x", "mi355x", "mi455x", "rubin", "trainium3"}}

@@ -9,7 +9,11 @@ import pytest
 
 from nest.costs.compute import Machine, gemm_seconds
 from nest.errors import InputError
-from nest.inputs import catalog, load_cluster, load_device, load_model, load_stack
+from nest.evaluation.evaluate import evaluate
+from nest.evaluation.even import even_configuration
+from nest.evaluation.evidence import chip
+from nest.inputs import Job, catalog, load_cluster, load_device, load_model, load_stack
+from nest.stacks.rules import default_stack
 
 MODELS = catalog.names("models")
 CLUSTERS = catalog.names("clusters")
@@ -130,3 +134,18 @@ def test_names_are_found_in_any_case_and_unknown_ones_get_suggestions():
 def test_a_catalog_entry_cannot_be_changed_by_who_loads_it():
     catalog.load("devices", "h100-sxm")["peak_flops"]["bf16"] = 1
     assert load_device("h100-sxm").peak_flops["bf16"] == 989e12
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_a_model_is_priced_on_every_cluster_with_software_of_its_devices(name):
+    cluster = load_cluster(name, devices=64)
+    job = Job(global_batch=64, seq_len=4096, stack=default_stack(cluster))
+    model = load_model("llama3-8b")
+    plan = evaluate(model, cluster, job, even_configuration(
+        model, cluster, job, zero=3 if job.stack.name == "maxtext" else 1, recompute="full"))
+    assert plan.step_time_s > 0 and plan.runnable is not False
+    assert job.stack.name != "unknown"
+    measured = {chip(row["device"]) for row in catalog.evidence() if row["stack"] == job.stack.runs}
+    assert plan.evidence is not None
+    if chip(cluster.device.name) not in measured:  # every plan says so
+        assert plan.evidence.word in ("extrapolated", "never measured")

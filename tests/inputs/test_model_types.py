@@ -23,8 +23,9 @@ from nest.model import build_chain, model_flop
 
 MODELS: dict[str, dict[str, Any]] = json.loads(
     (Path(__file__).parent / "models.json").read_text(encoding="utf-8"))
-ROUNDED = {"grok-1": 0.006}
-"""Published counts that are rounded more: 314B stands for 315.7B, with embeddings."""
+ROUNDED = {"grok-1": 0.006, "Kimi-K3": 0.01, "DeepSeek-V4-Pro": 0.02}
+"""Published counts that are rounded more: 314B stands for 315.7B, with embeddings, 2.8T for 2.78T,
+1.6T for 1.573T."""
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -77,7 +78,16 @@ def test_layers_that_differ_are_read_one_by_one() -> None:
 
 
 @pytest.mark.parametrize(("name", "changes", "expected"), [
-    ("Nemotron-3-Nano-30B-A3B", {"moe_latent_size": 1024}, "moe_latent_size: got 1024; allowed"),
+    ("Nemotron-3-Super-120B-A12B", {"mtp_hybrid_override_pattern": "*EE"},
+     "mtp_hybrid_override_pattern: got '*EE'; allowed: attention, then moe"),
+    ("DeepSeek-V4-Flash", {"compress_ratios": 44 * [8]}, "compress_ratios: got [8, 8"),
+    ("DeepSeek-V4-Flash", {"num_key_value_heads": 2}, "num_key_value_heads: got 2; allowed: 1"),
+    ("GLM-5.3", {"indexer_types": ["full"]}, "indexer_types: got ['full']; allowed: 78 entries"),
+    ("GLM-5.3", {"indexer_types": None, "index_topk_pattern": "FX"}, "index_topk_pattern: got 'FX"),
+    ("MiniMax-M3-text", {"moe_layer_freq": [2]}, "moe_layer_freq: got [2]; allowed: 60 entries"),
+    ("Gemma-4-31B-text", {"hidden_size_per_layer_input": 256},
+     "hidden_size_per_layer_input: got 256; allowed: 0: tables of embeddings for each layer"),
+    ("Falcon-H1-7B", {"mamba_d_head": 64}, "mamba_d_head: got 64; allowed: mamba_d_ssm / mamba_n"),
     ("Nemotron-3-Nano-30B-A3B", {"hybrid_override_pattern": "MX"}, "layers_block_type: missing"),
     ("Nemotron-3-Nano-30B-A3B", {"num_hidden_layers": 3}, "num_hidden_layers: got 3; allowed: 52"),
     ("gemma-3-4b", {"vision_config": 3}, "vision_config: got 3; allowed: a mapping"),
@@ -104,9 +114,6 @@ def test_layers_that_differ_are_read_one_by_one() -> None:
     ("Hunyuan-A13B", {"num_shared_expert": 2}, "num_shared_expert: got 2; allowed: None or 1 or"),
     ("Hunyuan-A13B", {"moe_intermediate_size": 1024}, "moe_intermediate_size: got 1024; allowed"),
     ("Hunyuan-7B", {"use_qk_norm": False}, "use_qk_norm: got False; allowed: True"),
-    ("Hunyuan-7B", {"model_type": "falcon_h1"}, "model_type: got 'falcon_h1': each layer runs "
-     "attention and a state-space model side by side, which NEST does not describe; allowed: lay"),
-    ("Hunyuan-7B", {"model_type": "deepseek_v4"}, "'deepseek_v4': its attention compresses keys"),
     ("vit-large-patch16-224", {"image_size": 225}, "image_size: got 225; allowed: a multiple"),
 ])
 def test_variants_that_cannot_be_described_say_which_field(
@@ -127,6 +134,51 @@ def test_an_unknown_type_says_which_known_one_it_looks_like() -> None:
     assert "as: got 'lama'; did you mean llama?" in message(load_model, llama, as_type="lama")
     mamba = config("Mamba-Codestral-7B", model_type="frob")
     assert "its keys are those of mamba2" in message(load_model, mamba)
+    v4 = config("DeepSeek-V4-Flash", model_type="deepseek_ref")
+    assert "its keys are those of deepseek_v4" in message(load_model, v4)
+
+
+@pytest.mark.parametrize(("given", "not_like"), [
+    # Its rotation, norms and parallel parts are no keys: only its own name would speak for it.
+    ({"n_layer": 30, "n_embed": 4096, "num_attention_heads": 32, "vocab_size": 32000}, "gptj"),
+    (config("Hunyuan-7B"), "cohere"),
+    ({**config("Llama-2-7b"), "ssm_width": 16, "time_mix": 2, "decay": 3, "taps": 4}, "llama"),
+    ({"dim": 4096, "depth": 32, "vocab_size": 32000}, ""),
+])
+def test_no_type_is_proposed_that_is_not_like_it(given: dict[str, Any], not_like: str) -> None:
+    text = message(load_model, {**given, "model_type": "frob"})
+    assert "allowed: 79 types (docs/formats.md), layers measured as a profile" in text
+    assert f"--as {not_like}" not in text
+
+
+def test_the_layers_of_this_year_are_read_one_by_one() -> None:
+    """Published files (models.json), and where two ways of writing the same are one model."""
+    v4 = load_model(config("DeepSeek-V4-Flash"))
+    assert [v4.layer(n).compress for n in range(5)] == [0, 0, 4, 128, 4]
+    assert v4.streams == 4 and v4.layer(2).window == 128 and v4.layer(2).indexer == "own"
+    named = {0: "sliding_attention", 4: "compressed_sparse_attention",
+             128: "heavily_compressed_attention"}
+    types = [named[ratio] for ratio in config("DeepSeek-V4-Flash")["compress_ratios"][:43]]
+    other = config("DeepSeek-V4-Flash", layer_types=types)
+    del other["compress_ratios"]
+    assert load_model(other).layer_types == v4.layer_types
+    glm = load_model(config("GLM-5.3"))
+    assert [glm.layer(n).indexer for n in range(7)] == 3 * ["own"] + 3 * ["shared"] + ["own"]
+    derived = load_model(config("GLM-5.3", indexer_types=None, index_topk_freq=4,
+                                index_skip_topk_offset=3))
+    assert derived == glm
+    m3 = load_model(config("MiniMax-M3-text"))
+    assert m3.layer(0).mlp == "dense" and m3.layer(0).indexer == "none"
+    assert m3.layer(3).indexer == "own" and m3.indexer is not None and m3.indexer.top_k == 2048
+    gemma = load_model(config("Gemma-4-31B"))
+    assert gemma.layer(5).one_key and gemma.layer(5).window is None
+    assert gemma.sized(gemma.layer(5)).kv_heads == 4 and gemma.layer(0).window == 1024
+    ultra = load_model(config("Nemotron-3-Ultra-550B-A55B"))
+    assert ultra.moe is not None and ultra.moe.latent == 2048
+    assert ultra.prediction_kind.parts == 2 and ultra.layer(107).parts == 1
+    k3 = load_model(config("Kimi-K3"))
+    assert (k3.carried(0), k3.carried(11), k3.carried(12), k3.carried(92)) == (2, 2, 3, 9)
+    assert k3.active_parameters() == pytest.approx(104.2e9, rel=0.02)
 
 
 def test_lists_of_equal_entries_are_their_entry() -> None:

@@ -89,7 +89,7 @@ def saved_bytes(
             saved[bits] = saved.get(bits, 0.0) + size
     saved[NORM] = saved.get(NORM, 0.0) + gathered_inputs(layer, c, s)
     held_input = tokens / c.tp if stack.split_inputs else rest
-    return saved, held_input * layer.hidden * element, live, moved
+    return saved, held_input * layer.hidden * layer.streams * element, live, moved
 
 
 def gathered_inputs(layer: Layer, c: Body, s: StageSetting) -> Array:

@@ -171,12 +171,12 @@ def expert_traffic(layer: Layer, c: Body, s: StageSetting) -> tuple[Array, Array
         return np.zeros(len(c.tp)), np.zeros(len(c.tp))
     moe, stack, ranks = layer.experts, s.machine.stack, c.ep_group
     tokens, _ = tokens_of(layer, c, s)
-    size = copies_of(layer, c, s, tokens) * layer.hidden * s.machine.element
+    size = copies_of(layer, c, s, tokens) * layer.sent * s.machine.element
     each = size / c.etp
     if stack.dispatcher == "alltoall":
         once = 2.0 * all_to_all(each, s.network, ranks)
     elif stack.dispatcher == "allgather":
-        every = tokens / c.tp * layer.hidden * s.machine.element * ranks.size
+        every = tokens / c.tp * layer.sent * s.machine.element * ranks.size
         once = 2.0 * all_gather(every, s.network, ranks)
     else:
         most = PER_PROCESSOR * stack.dispatch_processors

@@ -76,6 +76,10 @@ vinjn/nanotron-ultrascale-playbook@924e4d0 assets/data/benchmarks/benchmarks_int
 13 in pipelines that hold 64 GiB and more take 3.5 and 6.3 times as long for their price, in the
 median, as those that hold 24 to 64. Default plans keep as much free (``memory_margin``).
 """
+NEW_PARTS = frozenset((
+    "compressed attention", "sparse attention", "latent experts", "mixed residuals",
+    "gated_delta", "kimi_delta", "lightning", "mamba"))
+"""What layers consist of that no measured run of any stack had, as `Chain.unlisted` calls it."""
 WORDS: tuple[Word, ...] = ("measured", "between", "extrapolated", "never measured")
 """From the nearest evidence to none."""
 
@@ -293,6 +297,7 @@ def _beyond(
         yield "a pipeline"
     if chain.model is not None and chain.model.trainable is not None:
         yield "frozen parameters"
+    yield from (f"layers with {part}" for part in chain.unlisted if part in NEW_PARTS)
     if chain.profile is not None:
         yield "a measured profile instead of a model"
 

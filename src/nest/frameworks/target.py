@@ -32,8 +32,11 @@ PLAIN: Mapping[str, object] = {
     "embedding_norm": False, "head_transform": False, "head_bias": False, "pooler": False,
     "vision": None, "chunked": False, "recurrence": None, "layer_types": (), "unrotated": False,
     "parallel": False, "output_bias": False, "mlp_bias": False, "attention_gate": False,
-    "sinks": False, "patch_width": 0}
+    "sinks": False, "patch_width": 0, "compression": None, "indexer": None, "value_norm": False,
+    "streams": 1, "residual_block": 0, "mtp_kind": None}
 """Properties of a decoder that targets have no settings for, and what they must be."""
+PLAIN_EXPERTS: Mapping[str, object] = {"latent": 0, "norms": 0, "router_scale": False}
+"""The same of its experts."""
 PLAIN_ATTENTION: Mapping[str, object] = {
     **PLAIN, "kind": "decoder", "qk_norm": False, "qkv_bias": False, "mla": None, "window": None,
     "mtp_layers": 0}

@@ -29,7 +29,7 @@ from nest.units import Bandwidth, Delay, shorten
 MOST_DEVICES, MOST_TYPES = 10**6, 8
 DeviceCount = Annotated[Whole, Field(ge=1, le=MOST_DEVICES)]
 LinkKind = Literal["nvlink3", "nvlink4", "nvlink5", "pcie4", "pcie5", "xgmi", "infiniband", "roce",
-                   "efa", "ici", "neuronlink3"]
+                   "efa", "ici", "neuronlink3", "nvlink6", "ualink", "neuronlink4", "ub"]
 DeviceNumber = Annotated[Whole, Field(ge=0, lt=MOST_DEVICES)]
 
 

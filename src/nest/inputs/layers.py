@@ -25,7 +25,28 @@ class Indexer(Description):
 
     heads: Heads = Field(description="query heads of the indexer; they share one key")
     head_dim: Size = Field(description="width of a head")
-    top_k: Window = Field(description="keys that a token attends to at most")
+    top_k: Window = Field(description="keys (DeepSeek-V4: compressed entries) that a token attends "
+                          "to at most")
+    weighted: Flag = Field(
+        True, description="each head's scores have a weight of the token; false: the highest head "
+        "counts, with a norm on queries and on keys (MiniMax-M3)",
+    )
+
+
+class Compression(Description):
+    """Attention to a window of earlier tokens and to compressed ones (DeepSeek-V4).
+
+    One key of width head_dim serves all heads, and is the value too. In layers with `compress` a
+    further entry stands for that many tokens. Formulas: huggingface/transformers 5.23.0,
+    models/deepseek_v4/modeling_deepseek_v4.py.
+    """
+
+    q_rank: Size = Field(description="rank of the query compression")
+    groups: Heads = Field(description="groups of heads, each with an output projection of its own")
+    o_rank: Size = Field(description="width that a group is projected to, before all are to hidden")
+    indexer: Indexer | None = Field(
+        None, description="what selects compressed entries, in layers with indexer 'own'"
+    )
 
 
 class MLA(Description):
@@ -37,6 +58,9 @@ class MLA(Description):
     rope_dim: Size = Field(description="query/key dimensions of a head with rotary embedding")
     value_dim: Size = Field(description="value dimensions of a head")
     indexer: Indexer | None = Field(None, description="sparse attention: what selects the keys")
+    gate: Flag = Field(
+        False, description="a gate, as wide as the values of all heads, scales the output (Kimi-K3)"
+    )
 
 
 class MoE(Description):
@@ -47,6 +71,18 @@ class MoE(Description):
     ffn: Size = Field(description="width of one routed expert")
     shared_ffn: SizeOrZero = Field(0, description="total width of the shared experts; 0 = none")
     shared_gate: Flag = Field(False, description="a gate (hidden -> 1) scales the shared experts")
+    latent: SizeOrZero = Field(
+        0, description="width that tokens are projected to before they are sent to the routed "
+        "experts, and back from afterwards (Nemotron-3 Super, Kimi-K3); 0 = hidden",
+    )
+    norms: Count = Field(
+        0, description="further norms of the experts' inputs and outputs (Gemma 4: 3 of width "
+        "hidden; with latent, of that width before the projection back)",
+    )
+    router_scale: Flag = Field(
+        False, description="the router's input has a norm of its own, and each expert a scale "
+        "(Gemma 4)"
+    )
     router_bias: Flag = Field(False, description="a trained bias of the router (GPT-OSS)")
     groups: Annotated[Whole, Field(ge=1, le=10**5)] = Field(
         1, description="groups of experts that routing chooses among"
@@ -85,8 +121,13 @@ class Vision(Description):
     ffn: Size = Field(description="width of the MLP (of one MLP matrix when gated)")
     tokens: Size = Field(description="patches of all images of a sample, without class token")
     patch_width: Size = Field(description="values of a patch (3 x 14 x 14: 588)")
+    head_dim: Size | None = Field(None, description="width of a head; default: hidden / heads")
     gated: Flag = Field(False, description="gated MLP: three matrices instead of two")
     norm: Literal["rmsnorm", "layernorm"] = Field("layernorm", description="type of all norms")
+    layer_norms: Annotated[Whole, Field(ge=1, le=8)] = Field(
+        2, description="norms of width hidden in a layer (Gemma 4: 4)"
+    )
+    qk_norm: Flag = Field(False, description="a norm of width head_dim on queries and on keys")
     bias: Flag = Field(True, description="biases of all linear layers of attention and MLP")
     patch_bias: Flag = Field(True, description="a bias of the patch embedding (CLIP: false)")
     class_token: Flag = Field(
@@ -120,6 +161,11 @@ class Vision(Description):
     projector_norm: Flag = Field(
         False, description="a norm (RMSNorm, width of the tower) before the projector (Gemma 3)"
     )
+    projector_norm_bias: Flag = Field(False, description="that norm has a bias (Kimi-K2.5)")
+    patch_widths: Annotated[tuple[Size, ...], at_most(8)] = Field(
+        (), description="widths of linear layers that patches pass before they are joined "
+        "(MiniMax-M3)",
+    )
     deepstack: Count = Field(
         0, description="further projectors, each with a norm of its whole input, of features of "
         "earlier layers (Qwen3-VL: 3)",
@@ -128,8 +174,8 @@ class Vision(Description):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         problems: list[tuple[str, str]] = []
-        if self.hidden % self.heads:
-            allowed = f"a divisor of hidden = {self.hidden}"
+        if self.hidden % self.heads and self.head_dim is None:
+            allowed = f"a divisor of hidden = {self.hidden}, or give head_dim"
             problems.append(("heads", f"got {self.heads}; allowed: {allowed}"))
         if self.tokens % self.merge:
             allowed = f"a divisor of tokens = {self.tokens}"
@@ -152,7 +198,14 @@ class Vision(Description):
     @property
     def wide(self) -> int:
         """Elements that the projector makes one token of."""
-        return self.hidden * (1 if self.pooled else self.merge)
+        width = (self.hidden, *self.patch_widths)[-1]
+        return width * (1 if self.pooled else self.merge)
+
+    @property
+    def before(self) -> tuple[tuple[int, int], ...]:
+        """Depth and width of the linear layers before patches are joined."""
+        widths = (self.hidden, *self.patch_widths)
+        return tuple(zip(widths, widths[1:], strict=False))
 
     def projector(self, hidden: int) -> tuple[tuple[int, int], ...]:
         """Depth and width of the projector's linear layers; ``hidden`` is the model's."""
@@ -205,6 +258,10 @@ class Recurrence(Description):
     bias: Flag = Field(False, description="biases of the first and of the last projection")
     dt_rank: SizeOrZero = Field(0, description="mamba: rank of the time step")
     inner_norms: Flag = Field(False, description="mamba: norms of time step, B and C (Jamba)")
+    gated_norm: Flag = Field(
+        True, description="a norm behind the recurrence (Falcon-H1: the gate alone)")
+    full_gate: Flag = Field(
+        False, description="kimi_delta: the output's gate is one matrix, not two of rank head_dim")
     chunk: Size = Field(
         default_factory=lambda data: 256 if data["form"] in ("lightning", "mamba2") else 64,
         description="tokens that the kernel takes at once; default: that of the reference kernels",
@@ -270,8 +327,9 @@ class Recurrence(Description):
                 Product("decay_down", dim, hidden, "sequence"),
                 Product("decay_up", inner, dim, "column", from_input=False),
                 Product("beta", heads, hidden, "column"),
-                Product("gate_down", dim, hidden, "sequence"),
-                Product("gate_up", inner, dim, "column", from_input=False),
+                *((Product("gate", inner, hidden, "column"),) if self.full_gate else (
+                    Product("gate_down", dim, hidden, "sequence"),
+                    Product("gate_up", inner, dim, "column", from_input=False))),
             )
         if self.form == "mamba":
             return (
@@ -291,7 +349,7 @@ class Recurrence(Description):
             "gated_delta": 2 * self.heads + self.head_dim,
             "kimi_delta": self.heads + self.inner + self.head_dim,
             "lightning": self.inner,
-            "mamba2": 3 * self.heads + self.inner,
+            "mamba2": 3 * self.heads + self.inner * self.gated_norm,
             "mamba": self.inner * (self.state + 1) + norms,
         }
         return convolution + rest[self.form]
@@ -325,8 +383,9 @@ class LayerKind(Description):
     """What a layer consists of, where layers differ; sizes that it omits are the model's."""
 
     name: Name = Field(description="what layer_types calls it")
-    mixer: Literal["attention", "recurrence", "none"] = Field(
-        "attention", description="what mixes tokens"
+    mixer: Literal["attention", "recurrence", "both", "none"] = Field(
+        "attention", description="what mixes tokens; both: attention and the state side by side, "
+        "their outputs added (Falcon-H1)"
     )
     mlp: Literal["dense", "experts", "none"] = Field("dense", description="what follows")
     heads: Heads | None = Field(None, description="attention heads; default: the model's")
@@ -341,6 +400,17 @@ class LayerKind(Description):
     chunked: Flag = Field(
         False, description="tokens attend within chunks of `window` tokens (Llama 4)"
     )
+    one_key: Flag = Field(
+        False, description="keys are the values too: no projection of values (Gemma 4)"
+    )
+    indexer: Literal["own", "shared", "none"] = Field(
+        "own", description="of sparse attention: own: the layer has the model's indexer, if there "
+        "is one; shared: it takes over what an earlier layer selected; none: it attends to all"
+    )
+    compress: SizeOrZero = Field(
+        0, description="with `compression`: earlier tokens that a compressed entry stands for; "
+        "0 = the window alone"
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -350,7 +420,7 @@ class LayerKind(Description):
         if self.chunked and self.window is None:
             problems.append(("chunked", "got true; allowed: false without a window"))
         for name in ("heads", "kv_heads", "head_dim", "window"):
-            if self.mixer != "attention" and getattr(self, name) is not None:
+            if not self.attends and getattr(self, name) is not None:
                 text = f"got {getattr(self, name)}; allowed: nothing with mixer {self.mixer}"
                 problems.append((name, text))
         if self.mlp != "dense" and self.ffn is not None:
@@ -358,6 +428,16 @@ class LayerKind(Description):
         if problems:
             raise Problems(problems)
         return self
+
+    @property
+    def attends(self) -> bool:
+        """Whether it has attention."""
+        return self.mixer in ("attention", "both")
+
+    @property
+    def recurs(self) -> bool:
+        """Whether it passes on a state."""
+        return self.mixer in ("recurrence", "both")
 
     @property
     def parts(self) -> int:

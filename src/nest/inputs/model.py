@@ -11,7 +11,9 @@ from pydantic import Field, model_validator
 from nest.inputs.base import Description, Flag, Name, Number, Problems, Whole, at_most
 from nest.inputs.layers import (
     MLA,
+    Compression,
     Count,
+    Indexer,
     LayerKind,
     MoE,
     Recurrence,
@@ -48,6 +50,12 @@ class Model(Description):
         description="key-value heads; default: as many as heads",
     )
     mla: MLA | None = Field(None, description="latent attention in place of plain attention")
+    compression: Compression | None = Field(
+        None, description="attention to compressed entries in place of plain attention"
+    )
+    indexer: Indexer | None = Field(
+        None, description="sparse attention without latents: what selects the keys"
+    )
     window: Annotated[Whole, Field(ge=1, le=10**9)] | None = Field(
         None, description="earlier tokens that a token attends to, itself included (sliding-window "
         "attention); null: all",
@@ -113,6 +121,7 @@ class Model(Description):
         "head", description="the weights of qk_norm: head: head_dim, for all heads the same; all: "
         "one for each element of all heads (OLMo-2, MiniMax-M2); plain: none (Llama 4)",
     )
+    value_norm: Flag = Field(False, description="a norm without weights on values (Gemma 4)")
     attention_gate: Flag = Field(
         False, description="a gate, as wide as the queries, scales attention's output (Qwen3-Next)"
     )
@@ -133,6 +142,16 @@ class Model(Description):
     mtp_layers: Annotated[Whole, Field(ge=0, le=100)] = Field(
         0, description="multi-token prediction layers, trained behind the last layer; 0 leaves "
         "them out",
+    )
+    mtp_kind: Name | None = Field(
+        None, description="kind of layer_kinds that these have; default: that of the last layer"
+    )
+    streams: Annotated[Whole, Field(ge=1, le=64)] = Field(
+        1, description="residual streams that attention and MLP read a mixture of (DeepSeek-V4: 4)"
+    )
+    residual_block: Count = Field(
+        0, description="layers of a block, whose residual all later ones attend to (Kimi-K3: 12); "
+        "0 = a plain residual",
     )
     vision: Vision | None = Field(None, description="a tower for images")
     trainable: Trainable | None = Field(
@@ -171,6 +190,7 @@ class Model(Description):
             if self.bias and getattr(self, name):
                 problems.append((name, "got true; allowed: false where bias is true"))
         problems += self._window_problems() + self._kind_problems() + self._layer_problems()
+        problems += self._sparse_problems()
         problems += self._trainable_problems()
         if problems:
             raise Problems(problems)
@@ -215,11 +235,16 @@ class Model(Description):
             if self.kind != "decoder":
                 text = f"got {shorten(self.layer_types[0])}; allowed: nothing with kind {self.kind}"
                 problems.append(("layer_types", text))
-        used = [kind for kind in self.layer_kinds if kind.name in {*self.layer_types}]
-        mixers = {kind.mixer for kind in used}
-        if (self.recurrence is None) == ("recurrence" in mixers):
+        if self.mtp_kind is not None and (self.mtp_kind not in names or not self.mtp_layers):
+            allowed = ", ".join(names) if self.mtp_layers and names else (
+                "nothing without mtp_layers and layer_kinds")
+            problems.append(("mtp_kind", f"got {shorten(self.mtp_kind)}; allowed: {allowed}"))
+        used = [kind for kind in self.layer_kinds
+                if kind.name in {*self.layer_types, self.mtp_kind}]
+        recurs = any(kind.recurs for kind in used)
+        if (self.recurrence is None) == recurs:
             problems.append(("recurrence", "missing; needed: with layers of that kind"
-                             if "recurrence" in mixers else
+                             if recurs else
                              "given; allowed: with layers of that kind in layer_types"))
         if self.moe is None and any(kind.mlp == "experts" for kind in used):
             problems.append(("moe", "missing; needed: with layers that have experts"))
@@ -236,6 +261,39 @@ class Model(Description):
             if self.parallel and kind.parts < 2:
                 where = f"layer_kinds.{names.index(kind.name)}"
                 problems.append((where, "one part; allowed: mixer and mlp with parallel"))
+        return problems
+
+    def _sparse_problems(self) -> list[tuple[str, str]]:
+        """Problems of attention that reads selected or compressed keys, and of residuals."""
+        problems: list[tuple[str, str]] = []
+        unlike = [name for name, other in (
+            ("mla", self.mla), ("indexer", self.indexer)) if other is not None]
+        unlike += [name for name in (
+            "bias", "qkv_bias", "output_bias", "qk_norm", "value_norm", "attention_gate")
+            if getattr(self, name)]
+        c = self.compression
+        if c is not None:
+            problems += [(name, "given; allowed: nothing with compression") for name in unlike]
+            if self.kv_heads != 1:
+                problems.append(("kv_heads", f"got {self.kv_heads}; allowed: 1 with compression"))
+            if self.heads % c.groups:
+                text = f"got {c.groups}; allowed: a divisor of heads = {self.heads}"
+                problems.append(("compression.groups", text))
+        elif any(kind.compress for kind in self.layer_kinds):
+            problems.append(("compression", "missing; needed: with layers that compress"))
+        if self.indexer is not None and self.mla is not None:
+            problems.append(("indexer", "given; allowed: mla.indexer with mla"))
+        for name, given in (("compression", c), ("indexer", self.indexer)):
+            if given is not None and self.kind != "decoder":
+                problems.append((name, f"given; allowed: nothing with kind {self.kind}"))
+        if self.residual_block and self.streams > 1:
+            text = f"got {self.residual_block}; allowed: 0 with streams {self.streams}"
+            problems.append(("residual_block", text))
+        for name, plain in (("streams", 1), ("residual_block", 0)):
+            value = getattr(self, name)
+            if value != plain and (self.kind != "decoder" or self.parallel):
+                problems.append((name, f"got {value}; allowed: {plain} unless kind is decoder, "
+                                 "without parallel"))
         return problems
 
     def _kind_problems(self) -> list[tuple[str, str]]:
@@ -334,6 +392,25 @@ class Model(Description):
                             for name, times in Counter(self.layer_types).items()})
         return Counter(self.layer(number) for number in range(self.layers))
 
+    @property
+    def selects(self) -> Indexer | None:
+        """What selects the keys of sparse attention, or its compressed entries."""
+        for part in (self.mla, self.compression):
+            if part is not None:
+                return part.indexer
+        return self.indexer
+
+    @property
+    def prediction_kind(self) -> LayerKind:
+        """Kind of the multi-token prediction layers."""
+        if self.mtp_kind is None:
+            return self.layer(self.layers - 1)
+        return self._kinds[self.mtp_kind]
+
+    def carried(self, layer: int) -> int:
+        """Hidden states that a layer (0-based) passes on."""
+        return layer // self.residual_block + 2 if self.residual_block else self.streams
+
     def sized(self, kind: LayerKind) -> Model:
         """The model with the sizes of one kind of layer."""
         names = ("heads", "kv_heads", "head_dim", "ffn")
@@ -393,10 +470,12 @@ def _head_dim(data: dict[str, Any]) -> int:
 def tower_model(tower: Vision) -> Model:
     """The layers of a tower as a model without vocabulary."""
     positions = tower.tokens + tower.class_token if tower.positions is None else tower.positions
+    own = {} if tower.head_dim is None else {"head_dim": tower.head_dim}
     return Model(
         name="vision", kind="encoder", layers=tower.layers, hidden=tower.hidden,
         heads=tower.heads, ffn=tower.ffn, gated=tower.gated, vocab=1, tied_embeddings=True,
-        positions=positions, norm=tower.norm, bias=tower.bias,
+        positions=positions, norm=tower.norm, bias=tower.bias, layer_norms=tower.layer_norms,
+        qk_norm=tower.qk_norm, **own,
     )
 
 
@@ -412,12 +491,48 @@ def _norm(model: Model, width: int | None = None) -> int:
     return (1 + model.norm_bias) * (model.hidden if width is None else width)
 
 
-def _attention(model: Model) -> int:
+def _indexer(model: Model, depth: int) -> int:
+    """Parameters of an indexer: queries of ``depth`` inputs, one key, weights or norms."""
+    index = model.selects
+    if index is None:
+        return 0
+    last = model.hidden * index.heads if index.weighted else 0
+    return (depth * index.heads + model.hidden + 2) * index.head_dim + last
+
+
+def _compressed(model: Model, kind: LayerKind) -> int:
+    """Parameters of attention with compressed entries (DeepseekV4Attention of transformers)."""
+    c, h, q, d = model.compression, model.hidden, model.heads * model.head_dim, model.head_dim
+    assert c is not None
+    total = h * c.q_rank + _norm(model, c.q_rank) + c.q_rank * q + h * d + _norm(model, d)
+    total += c.o_rank * (q + c.groups * h) + (model.heads if model.sinks else 0)
+    if kind.compress:
+        total += _compressor(model, kind, d)
+        if (index := c.indexer) is not None and kind.indexer == "own":
+            total += _compressor(model, kind, index.head_dim) + h * index.heads
+            total += c.q_rank * index.heads * index.head_dim
+    return total
+
+
+def _compressor(model: Model, kind: LayerKind, width: int) -> int:
+    """Parameters of what makes compressed entries: values and weights, positions, a norm.
+
+    Where entries are selected, each is made of its own tokens and of those in front of it.
+    """
+    assert model.compression is not None
+    twice = 2 if model.compression.indexer is not None and kind.indexer == "own" else 1
+    return twice * width * (2 * model.hidden + kind.compress) + _norm(model, width)
+
+
+def _attention(model: Model, kind: LayerKind | None = None) -> int:
     """Parameters of one attention without the norm before it.
 
     Latent attention: arXiv:2412.19437, equations 1 to 11; a norm follows each compression.
     """
     h, a = model.hidden, model.heads
+    indexed = kind is None or kind.indexer == "own"
+    if model.compression is not None and kind is not None:
+        return _compressed(model, kind)
     if model.mla is not None:
         mla = model.mla
         query = a * (mla.nope_dim + mla.rope_dim)
@@ -427,15 +542,15 @@ def _attention(model: Model) -> int:
             total = h * query
         total += h * (mla.kv_rank + mla.rope_dim) + _norm(model, mla.kv_rank)
         total += mla.kv_rank * a * (mla.nope_dim + mla.value_dim)
-        if (index := mla.indexer) is not None:  # queries, one key, its norm, weights of the heads
-            total += mla.q_rank * index.heads * index.head_dim
-            total += (h + 2) * index.head_dim + h * index.heads
-        return total + a * mla.value_dim * h
+        if indexed:
+            total += _indexer(model, mla.q_rank)
+        return total + a * mla.value_dim * h * (2 if mla.gate else 1)
     query, key = a * model.head_dim, model.kv_heads * model.head_dim
     asked = query * (2 if model.attention_gate else 1)
-    total = h * asked + 2 * h * key + query * h
+    keys = (1 if kind is not None and kind.one_key else 2) * key
+    total = h * asked + h * keys + query * h + (_indexer(model, h) if indexed else 0)
     if model.bias or model.qkv_bias:
-        total += asked + 2 * key
+        total += asked + keys
     if model.bias or model.output_bias:
         total += h
     if model.qk_norm and model.qk_norm_form == "head":
@@ -460,18 +575,36 @@ def _experts(model: Model, active: bool = False) -> int:
     if moe is None:
         return 0
     routed = moe.top_k if active else moe.experts
-    total = model.hidden * moe.experts + routed * _mlp(model, moe.ffn) + _mlp(model, moe.shared_ffn)
+    wide = moe.latent or model.hidden
+    total = model.hidden * moe.experts + _mlp(model, moe.shared_ffn)
+    total += routed * _mlp(model.unchecked(hidden=wide), moe.ffn) + moe.norms * _norm(model, wide)
+    if moe.latent:
+        total += 2 * model.hidden * wide
+        total += model.hidden + wide if model.bias or model.mlp_bias else 0
+    total += model.hidden + moe.experts if moe.router_scale else 0
     return total + (model.hidden if moe.shared_gate else 0) + (
         moe.experts if moe.router_bias else 0)
+
+
+def _mixing(model: Model) -> int:
+    """Parameters of what mixes residual streams, or earlier residuals, for one part of a layer.
+
+    Streams: DeepseekV4HyperConnection of transformers, three sets of weights with their scales.
+    Residuals: a score and a norm (KimiK3TransformerBlock of torchtitan).
+    """
+    n = model.streams
+    if model.residual_block:
+        return 2 * model.hidden
+    return (2 + n) * n * (n * model.hidden + 1) + 3 if n > 1 else 0
 
 
 def _layer(model: Model, kind: LayerKind, active: bool = False) -> int:
     """Parameters of a layer of a kind, norms included; ``active``: those that a token uses."""
     own = model.sized(kind)
-    total = model.norms(kind) * _norm(model)
-    if kind.mixer == "attention":
-        total += _attention(own)
-    elif kind.mixer == "recurrence":
+    total = model.norms(kind) * _norm(model) + kind.parts * _mixing(model)
+    if kind.attends:
+        total += _attention(own, kind)
+    if kind.recurs:
         assert model.recurrence is not None
         total += model.recurrence.parameters(model.hidden)
     if kind.mlp != "none":
@@ -512,7 +645,8 @@ def _vision(model: Model) -> int:
     total += (tower.embedding_norm + tower.final_norm) * _norm(inner)
     projector = sum((depth + tower.projector_bias) * width
                     for depth, width in tower.projector(model.hidden))
-    projector += tower.projector_norm * tower.hidden
+    projector += tower.projector_norm * tower.hidden * (1 + tower.projector_norm_bias)
+    total += sum((depth + tower.projector_bias) * width for depth, width in tower.before)
     further = tower.deepstack * (projector + _norm(inner, tower.wide))
     return total + projector + further
 
@@ -523,7 +657,7 @@ def _prediction(model: Model) -> int:
     Each has norms of the hidden state and of the embedding, a projection of both, a transformer
     layer like the last one, and a norm; embedding and vocabulary matrix are the model's.
     """
-    last = model.layer(model.layers - 1)
+    last = model.prediction_kind
     each = 3 * _norm(model) + 2 * model.hidden**2 + _layer(model, last)
     return model.mtp_layers * each
 
@@ -536,6 +670,10 @@ def _head(model: Model) -> int:
         total += h * h + h + _norm(model)
     if model.pooler:
         total += h * h + h
+    if model.residual_block:
+        total += _mixing(model)
+    if model.streams > 1:  # a weight of each
+        total += model.streams * (model.streams * h + 1) + 1
     if not model.tied_embeddings or model.patch_width:
         total += model.vocab * h
     return total + (model.vocab if model.head_bias else 0)

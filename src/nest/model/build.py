@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from nest.inputs.layers import LayerKind, Vision
@@ -70,19 +71,19 @@ def build_chain(model: Model) -> Chain:
         last = _encoder_decoder(draft, model)
     else:
         images = None if model.vision is None else _tower(draft, model)
-        last = draft.add(embedding(model))
+        last = draft.add(embedding(model), copies=model.streams)
         if images is not None:
             draft.unkept(images, last)
             last = draft.add(merge(model), images, last)
         kinds = [model.layer(n) for n in range(model.layers)]
         blocks = {kind: block(model, kind.name, model.kind == "decoder", kind,
                               tokens=image_tokens(model)) for kind in {*kinds}}
-        for kind in kinds:
-            last = draft.add(blocks[kind], last)
+        for number, kind in enumerate(kinds):
+            last = draft.add(blocks[kind], last, copies=model.carried(number))
         if model.mtp_layers:
-            predicting = prediction(model)
+            predicting, copies = prediction(model), model.carried(model.layers - 1)
             for depth in range(1, model.mtp_layers + 1):
-                last = draft.add(predicting, last, copies=1 + depth)
+                last = draft.add(predicting, last, copies=copies + depth * model.streams)
     draft.add(head(model), last)
     shared = _shared(draft)
     chain = Chain(model.name, tuple(draft.kinds), tuple(draft.order), draft.tensors, shared,
@@ -212,7 +213,7 @@ def prediction(model: Model) -> Layer:
     projection.
     """
     h = model.hidden
-    inner = block(model, "mtp_layer", True, model.layer(model.layers - 1), repeated=False)
+    inner = block(model, "mtp_layer", True, model.prediction_kind, repeated=False)
     ops = (
         *_lookup(model), norm(model, "mtp_hidden_norm", h), norm(model, "mtp_embedding_norm", h),
         gemm("mtp_projection", "sequence", h, 2 * h, False, 2 * h),
@@ -237,6 +238,13 @@ def head(model: Model) -> Layer:
         ops.append(norm(model, "transform_norm", h))
     if model.final_norm:
         ops.append(norm(model, "head_norm", h))
+    n = model.streams
+    if n > 1 or model.residual_block:  # one state of all that come in
+        own = n * (n * h + 1) + 1 if n > 1 else 2 * h
+        states = n if n > 1 else model.carried(model.layers - 1)
+        ops.append(Operator("head_mixture", "memory", "sequence", parameters=own,
+                            forward_elements=(2 * states + 1) * h, saved_elements=states * h,
+                            backward_elements=(3 * states + 1) * h))
     bias = vocab if model.head_bias else 0
     # The product is not a layer of Transformer Engine: it stays in 16 bit.
     first = [
@@ -312,19 +320,21 @@ def projector(model: Model, tower: Vision, inner: Model) -> Layer:
     if tower.projector_norm:
         wide = tower.merge * tower.hidden if not tower.pooled else tower.hidden
         ops.append(Operator("projector_norm", "memory", "sequence", forward_elements=2 * wide,
-                            backward_elements=3 * wide, parameters=tower.hidden,
-                            saved_elements=wide))
-    products = _projector(model, tower, "projector")
+                            backward_elements=3 * wide, saved_elements=wide,
+                            parameters=tower.hidden * (1 + tower.projector_norm_bias)))
+    ops += [replace(op, positions=tower.tokens)
+            for op in _linear(tower, tower.before, "patch_projector")]
+    products = _linear(tower, tower.projector(model.hidden), "projector")
     for number in range(tower.deepstack):
-        further = _projector(model, tower, f"projector_{number + 1}")
+        further = _linear(tower, tower.projector(model.hidden), f"projector_{number + 1}")
         products += [norm(inner, f"projector_norm_{number + 1}", tower.wide), *further]
     return Layer("projector", (*ops, *products), hidden=model.hidden, tokens=tower.merged_tokens)
 
 
-def _projector(model: Model, tower: Vision, name: str) -> list[Operator]:
-    """Linear layers with activations between them."""
+def _linear(tower: Vision, sizes: Iterable[tuple[int, int]], name: str) -> list[Operator]:
+    """Linear layers of given depths and widths with activations between them."""
     ops: list[Operator] = []
-    for depth, width in tower.projector(model.hidden):
+    for depth, width in sizes:
         if ops:
             ops.append(Operator(f"{name}_activation", "memory", "sequence",
                                 forward_elements=2 * depth, backward_elements=3 * depth,

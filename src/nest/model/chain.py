@@ -151,11 +151,13 @@ class Chain:
         kinds, r = model.kinds, model.recurrence
         sized = [model.sized(kind) for kind in kinds]
         found = [("heads", own.heads) for kind, own in zip(kinds, sized, strict=True)
-                 if kind.mixer == "attention"]
+                 if kind.attends]
         found += [("ffn", own.ffn) for kind, own in zip(kinds, sized, strict=True)
                   if kind.mlp == "dense"]
         if r is not None:
             found += [("recurrence.heads", r.heads), ("recurrence.groups", r.groups)]
+        if model.compression is not None:
+            found.append(("compression.groups", model.compression.groups))
         if model.moe is not None and model.moe.shared_ffn:
             found.append(("shared_ffn", model.moe.shared_ffn))
         if model.vision is not None:
@@ -168,11 +170,14 @@ class Chain:
         model = self.model
         if model is None:
             return frozenset()
-        found: set[str] = {model.recurrence.form if model.recurrence is not None
-                 and kind.mixer == "recurrence" else kind.mixer for kind in model.kinds}
-        if model.mla is not None and model.mla.indexer is not None:
+        found: set[str] = {"attention" for kind in model.kinds if kind.attends}
+        if model.recurrence is not None:
+            found.add(model.recurrence.form)
+        if model.compression is not None:
+            found.add("compressed attention")
+        elif model.selects is not None:
             found.add("sparse attention")
-        return frozenset(found - {"none"})
+        return frozenset(found)
 
     @cached_property
     def unlisted(self) -> tuple[str, ...]:
@@ -184,7 +189,9 @@ class Chain:
         found = dict.fromkeys(sorted(self.mixers - {"attention"}), True)
         found |= {
             "chunked attention": any(kind.chunked for kind in kinds),
-            "parallel blocks": model.parallel,
+            "parallel blocks": model.parallel or any(kind.mixer == "both" for kind in kinds),
+            "latent experts": model.moe is not None and model.moe.latent > 0,
+            "mixed residuals": model.streams > 1 or model.residual_block > 0,
             "layers of one part": any(kind.parts < 2 for kind in kinds),
             "layers of unequal sizes": any(model.sized(kind) is not model for kind in kinds),
             "an encoder of images": model.patch_width > 0,

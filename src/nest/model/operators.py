@@ -164,6 +164,8 @@ class Experts:
     groups: int = 1
     group_limit: int = 1
     """Groups of experts that those of a token are in, of ``groups``."""
+    latent: int = 0
+    """Elements of a token that is sent to them; 0: those of the layer."""
 
 
 @dataclass(frozen=True)
@@ -189,6 +191,8 @@ class Layer:
     experts: Experts | None = None
     hidden: int = 0
     """Elements per token of the layer's input and output; 0: a measured layer."""
+    streams: int = 1
+    """So many times as many are kept as its input."""
     tokens: int | None = None
     """Tokens of a sample; ``None``: the job's sequence length."""
     repeated: bool = False
@@ -202,6 +206,11 @@ class Layer:
     output_bytes: float | None = None
     """Measured bytes per sample of the output; ``None``: tokens x hidden elements."""
     measured: dict[int, Measured] = field(default_factory=dict, hash=False)
+
+    @property
+    def sent(self) -> int:
+        """Elements of a token that is sent to experts."""
+        return (self.experts.latent if self.experts else 0) or self.hidden
 
     @property
     def parameters(self) -> int:

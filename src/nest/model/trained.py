@@ -30,9 +30,9 @@ TABLES = ("embedding_table", "logits")
 """Operators that hold a matrix of the vocabulary, which copies of it may share."""
 _INPUTS = {
     "projection_input": ("query", "key_value", "query_down", "key_value_down", "mixer_input",
-                         "decay", "decay_down", "beta", "gate_down"),
+                         "decay", "decay_down", "beta", "gate_down", "gate"),
     "cross_input": ("cross_query",), "mlp_input": ("mlp_up",),
-    "moe_input": ("router", "shared_up", "shared_gate"), "permute": ("expert_up",),
+    "moe_input": ("router", "shared_up", "shared_gate", "latent_down"), "permute": ("expert_up",),
     "head_input": ("logits",), "mtp_head_input": ("logits",),
 }
 """Operators that keep the input of products, which these need for gradients of their weights."""
@@ -153,7 +153,7 @@ def _inner_part(op: Operator) -> str:
         return "norms"
     if op.name == "router":
         return op.name
-    if op.name.startswith(("expert_", "shared_")):
+    if op.name.startswith(("expert_", "shared_", "latent_")):
         return "experts"
     return "mlp" if op.name.startswith("mlp_") else "attention"
 

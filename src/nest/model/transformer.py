@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nest.inputs.layers import MLA, Indexer, LayerKind
+from nest.inputs.layers import LayerKind
 from nest.inputs.model import Model
 from nest.model.operators import (
     Experts,
@@ -30,6 +30,7 @@ from nest.model.operators import (
     recurrence,
     residual,
 )
+from nest.model.sparse import compressed_attention, indexer, mixing
 
 _MOE = ("moe",)
 _MLP = ("mlp",)
@@ -50,6 +51,8 @@ def _output(model: Model, name: str, width: int) -> Operator:
 
 def attention(model: Model, causal: bool, kind: LayerKind) -> list[Operator]:
     """Self-attention after its norm, with the windows of a kind of layer."""
+    if model.compression is not None:
+        return compressed_attention(model, causal, kind)
     if model.mla is not None:
         return _latent_attention(model, causal, kind)
     h, q, kv = model.hidden, model.heads * model.head_dim, model.kv_heads * model.head_dim
@@ -58,8 +61,8 @@ def attention(model: Model, causal: bool, kind: LayerKind) -> list[Operator]:
     # The projections read the normed input, saved once.
     ops = [
         gemm("query", "column", 2 * q if gated else q, h, bias, 0),
-        replace(gemm("key_value", "column", 2 * kv, h, bias, 2 * kv), groups=model.kv_heads,
-                halves=True, product_input=False, offloaded="core_attn"),
+        replace(gemm("key_value", "column", kv if kind.one_key else 2 * kv, h, bias, 2 * kv),
+                groups=model.kv_heads, halves=True, product_input=False, offloaded="core_attn"),
         replace(kept_input(model, "projection_input"), offloaded="qkv_linear"),
     ]
     if model.rotary:
@@ -67,7 +70,14 @@ def attention(model: Model, causal: bool, kind: LayerKind) -> list[Operator]:
                             backward_elements=2 * (q + kv)))
     if model.qk_norm:
         ops += [_head_norm(model, "query_norm", q), _head_norm(model, "key_norm", kv)]
-    ops.append(_core(model, q, q, saved=q, causal=causal, kind=kind))
+    if model.value_norm:
+        ops.append(replace(_head_norm(model, "value_norm", kv), parameters=0))
+    core = _core(model, q, q, saved=q, causal=causal, kind=kind)
+    if model.indexer is not None and kind.indexer != "none":
+        if kind.indexer == "own":
+            ops += indexer(model, model.indexer, h, causal)
+        core = replace(core, window=model.indexer.top_k)
+    ops.append(core)
     if gated:  # it keeps the core's output and the gate, the projection what they make
         ops.append(Operator("attention_gate", "memory", "heads", forward_elements=3 * q,
                             backward_elements=5 * q, saved_elements=2 * q))
@@ -148,35 +158,19 @@ def _latent_attention(model: Model, causal: bool, kind: LayerKind) -> list[Opera
     ]
     ops = [replace(op, offloaded="qkv_linear") for op in ops]
     core = _core(model, query, value, saved=2 * query + value, causal=causal, kind=kind)
-    if mla.indexer is not None:
-        ops += _indexer(model, mla, mla.indexer, causal)
+    if mla.indexer is not None and kind.indexer != "none":
+        if kind.indexer == "own":
+            ops += indexer(model, mla.indexer, mla.q_rank, causal)
         core = replace(core, window=mla.indexer.top_k)
-    ops += [
-        Operator("rope", "memory", "heads", forward_elements=2 * query,
-                 backward_elements=2 * query, again=_UP),
-        replace(core, dropped=_UP),
-        _output(model, "attention_output", value),
-    ]
-    return ops
-
-
-def _indexer(model: Model, mla: MLA, index: Indexer, causal: bool) -> list[Operator]:
-    """Scores of all earlier tokens by small heads with one key (arXiv:2512.02556, section 2.1).
-
-    Its inputs are detached, so the projections pass no gradient on; their product backward is
-    priced nevertheless. Every tensor-parallel rank runs all of it. The selection of the highest
-    scores is not priced.
-    """
-    wide, a = index.heads * index.head_dim, index.heads
-    return [
-        gemm("index_query", "sequence", wide, mla.q_rank, False, wide),
-        gemm("index_key", "sequence", index.head_dim, model.hidden, False, index.head_dim),
-        Operator("index_norm", "memory", "sequence", forward_elements=2 * index.head_dim,
-                 backward_elements=3 * index.head_dim, parameters=2 * index.head_dim,
-                 saved_elements=index.head_dim),
-        gemm("index_weights", "sequence", a, model.hidden, False, a),
-        Operator("index_scores", "attention", "sequence", attention_width=wide, causal=causal),
-    ]
+    if model.rotary:
+        ops.append(Operator("rope", "memory", "heads", forward_elements=2 * query,
+                            backward_elements=2 * query, again=_UP))
+    ops.append(replace(core, dropped=_UP))
+    if mla.gate:  # it keeps the core's output and the gate, the projection what they make
+        ops += [gemm("gate", "column", value, h, False, 0),
+                Operator("attention_gate", "memory", "heads", forward_elements=3 * value,
+                         backward_elements=5 * value, saved_elements=2 * value)]
+    return [*ops, _output(model, "attention_output", value)]
 
 
 def mlp(
@@ -201,11 +195,12 @@ def experts(model: Model) -> list[Operator]:
     """Router, routed experts (widths per token copy) and shared experts."""
     moe = model.moe
     assert moe is not None
-    h, up = model.hidden, (2 if model.gated else 1) * moe.ffn
+    h, up = moe.latent or model.hidden, (2 if model.gated else 1) * moe.ffn
     bias = 1 if model.bias or model.mlp_bias else 0
     activation = ("mlp_act", *_MOE)
     ops = [
-        gemm("router", "sequence", moe.experts, h, moe.router_bias, 2 * moe.experts, _MOE, _MOE),
+        gemm("router", "sequence", moe.experts, model.hidden, moe.router_bias, 2 * moe.experts,
+             _MOE, _MOE),
         # The router reads it in 16 bit.
         replace(kept_input(model, "moe_input"), cast_elements=None),
         Operator("permute", "memory", "dispatch", forward_elements=4 * h,
@@ -221,18 +216,28 @@ def experts(model: Model) -> list[Operator]:
                  parameters=moe.experts * h * (moe.ffn + bias), saved_elements=moe.ffn,
                  product_input=True, again=_MOE, dropped=activation, cast_elements=moe.ffn),
     ]
+    if moe.latent:  # every rank has both matrices (fc1_latent_proj of Megatron-Core: duplicated)
+        ops += [gemm("latent_down", "sequence", h, model.hidden, bias > 0, 0, _MOE),
+                gemm("latent_up", "sequence", model.hidden, h, bias > 0, h, _MOE, _MOE,
+                     cast_elements=h)]
+    if moe.norms:
+        ops.append(replace(norm(model, "expert_norms", moe.norms * h), again=_MOE, dropped=_MOE))
+    if moe.router_scale:
+        ops.append(Operator("router_norm", "memory", "sequence", forward_elements=2 * h,
+                            backward_elements=3 * h, parameters=h + moe.experts, again=_MOE))
     if model.bias:
-        ops.append(_bias(model, up))
+        ops.append(_bias(h, up))
     if moe.clamped:
         ops.append(_clamp(up))
     if moe.shared_ffn:
         ops += mlp(model, moe.shared_ffn, "shared", _SHARED)
         if moe.shared_gate:
-            ops.append(gemm("shared_gate", "sequence", 1, h, False, 1, _SHARED, _SHARED))
+            ops.append(gemm("shared_gate", "sequence", 1, model.hidden, False, 1, _SHARED,
+                            _SHARED))
     return ops
 
 
-def _bias(model: Model, up: int) -> Operator:
+def _bias(h: int, up: int) -> Operator:
     """Bias of the experts' output, as Megatron-Core runs it (the apply_bias of its grouped MLP).
 
     Product with the probability, sum and concatenation; backward two products, their sums and a
@@ -240,7 +245,6 @@ def _bias(model: Model, up: int) -> Operator:
     own for it too (compute_grouped_dbias_dscales and the dequantised gradient in the fused grouped
     MLP of NVIDIA/TransformerEngine@d0067d0), priced alike, assumed.
     """
-    h = model.hidden
     return Operator("expert_bias", "memory", "dispatch", again=_MOE, forward_elements=6 * h,
                     backward_elements=8 * h + up)
 
@@ -270,12 +274,14 @@ def block(
     kind = kind or LayerKind(name=name)
     model, mixes, moe = model.sized(kind), kind.mixer != "none", kind.mlp == "experts"
     ops = _norms(model, kind)
-    if kind.mixer == "attention":
+    if kind.attends:
         ops += attention(model, causal, kind)
-    elif kind.mixer == "recurrence":
-        ops += recurrence(model)
+    if kind.recurs:
+        # Side by side, both read one input.
+        ops += [op for op in recurrence(model)
+                if not (kind.attends and op.name == "projection_input")]
     if mixes and not model.parallel:
-        ops.append(residual(model, "attention_residual"))
+        ops += _joined(model, "attention_residual", kind.mixer == "both")
     dense, routed, across, shared = mixes + (kind.mlp == "dense"), None, None, False
     if cross:
         length = model.encoder_seq_len
@@ -291,7 +297,8 @@ def block(
         shared = model.moe.shared_ffn > 0
         dense += shared
         routed = Experts(model.moe.experts, model.moe.top_k, model.moe.ffn,
-                         3 if model.gated else 2, model.moe.groups, model.moe.group_limit)
+                         3 if model.gated else 2, model.moe.groups, model.moe.group_limit,
+                         model.moe.latent)
     elif kind.mlp == "dense":
         inside = kept_input(model, "mlp_input")
         dense_mlp = mlp(model, model.ffn, modules=_MLP)
@@ -302,10 +309,7 @@ def block(
         before = "norm_1" if mixes else "norm_0"
         ops = [replace(op, again=(*op.again, *_MLP)) if op.name == before else op for op in ops]
     if kind.mlp != "none":
-        last = residual(model, "mlp_residual")
-        if model.parallel:  # of the input and both outputs
-            last = replace(last, forward_elements=4 * model.hidden)
-        ops.append(last)
+        ops += _joined(model, "mlp_residual", model.parallel)
     if kind.mlp == "dense" and model.norms(kind) <= kind.parts:  # no norm reads the output
         unread = ("mlp_down", "mlp_residual", *("attention_output",) * model.parallel)
         ops = [replace(op, unread=True) if op.name in unread else op for op in ops]
@@ -319,7 +323,15 @@ def block(
                       experts=1.0 / dense if shared else 0.0,
                       mlp=0.0 if moe or kind.mlp == "none" else 1.0 / dense)
     return Layer(name, tuple(ops), traffic, across, routed, hidden=model.hidden, tokens=tokens,
-                 repeated=repeated, checkpointed=True)
+                 repeated=repeated, checkpointed=True, streams=model.streams)
+
+
+def _joined(model: Model, name: str, both: bool) -> list[Operator]:
+    """What joins the output of a part of a layer to its input; ``both``: two outputs."""
+    if model.streams > 1 or model.residual_block:
+        return mixing(model, name)
+    added = residual(model, name)
+    return [replace(added, forward_elements=4 * model.hidden) if both else added]
 
 
 def _norms(model: Model, kind: LayerKind) -> list[Operator]:
@@ -331,7 +343,7 @@ def _norms(model: Model, kind: LayerKind) -> list[Operator]:
     # A norm is a module of its own where it is not fused with the product behind it.
     behind = "mlp_norm" if kind.mlp == "experts" else ""
     modules: tuple[str, ...] = ("attn_norm" if model.mla else "qkv_linear", behind)
-    if kind.mixer != "attention":
+    if not kind.attends:
         modules = ("", behind) if kind.parts == 2 else (behind,)
     named = [replace(op, offloaded=name) for op, name in zip(ops, modules, strict=False)]
     return named + ops[len(named):]

@@ -146,7 +146,7 @@ class LevelTraffic:
         start, stop = stage.devices
         element = 4.0 if self.job.precision == "fp32" else 2.0
         tokens = plan.micro_batch // stage.dp_in * self.job.seq_len / stage.cp / stage.tp
-        copies = sum(tokens * layer.experts.top_k * layer.hidden for layer in layers
+        copies = sum(tokens * layer.experts.top_k * layer.sent for layer in layers
                      if layer.experts is not None) * element
         span = stage.ep * stage.etp
         for members, times in spread(start, stop - start, stage.etp, span, plan.outer_dp,

@@ -34,8 +34,10 @@ MOST_COUNTS = 8
 """Layer counts of chunks that a sentence lists."""
 
 
-DEFAULT_STACKS = (DEFAULT_STACK, "maxtext", "neuronx-distributed")
-"""Stacks for clusters whose question names none, the most usual first."""
+DEFAULT_STACKS = {DEFAULT_STACK: "", "maxtext": "", "neuronx-distributed": "trainium",
+                  "mindspeed": "ascend"}
+"""Stacks for clusters whose question names none, the most usual first, each with the beginning of
+the names of the devices that it is made for."""
 
 
 class Finding(Written):
@@ -61,15 +63,21 @@ def wrong_devices(cluster: Cluster, job: Job) -> tuple[Finding, ...]:
 
 def _running_on(device: str) -> Iterator[str]:
     for name in catalog.names("stacks"):
-        known = load_stack(name).capabilities
-        if known is None or known.hardware is None or not known.hardware.excludes(device):
+        known, begins = load_stack(name).capabilities, DEFAULT_STACKS.get(name, "")
+        if device.casefold().startswith(begins) and (
+                known is None or known.hardware is None or not known.hardware.excludes(device)):
             yield name
 
 
 def default_stack(cluster: Cluster) -> str:
     """The first of :data:`DEFAULT_STACKS` that runs on all devices of a cluster."""
-    return next((name for name in DEFAULT_STACKS if not wrong_devices(
-        cluster, Job(global_batch=1, seq_len=1, stack=load_stack(name)))), UNKNOWN_STACK)
+    def runs(name: str, begins: str) -> bool:
+        job = Job(global_batch=1, seq_len=1, stack=load_stack(name))
+        return all(device.name.casefold().startswith(begins) for device in cluster.device_types
+                   ) and not wrong_devices(cluster, job)
+
+    return next((name for name, begins in DEFAULT_STACKS.items() if runs(name, begins)),
+                UNKNOWN_STACK)
 
 
 def not_runnable(chain: Chain, job: Job, plan: Configuration) -> tuple[Finding, ...]:

@@ -25,6 +25,7 @@ from nest.frameworks.megatron.write import ASKED, lacking
 from nest.frameworks.settings import Setting, nested, sections, settings, words
 from nest.frameworks.target import (
     PLAIN_ATTENTION,
+    PLAIN_EXPERTS,
     Files,
     Sheet,
     Target,
@@ -103,7 +104,7 @@ def _lacking(plan: Plan) -> Iterator[str]:
     moe = model.moe
     if moe is not None:
         plain = {"ffn": model.ffn, "shared_ffn": 0, "router_bias": False, "clamped": False,
-                 "first_dense": 0, "every": 1, "groups": moe.group_limit}
+                 "first_dense": 0, "every": 1, "groups": moe.group_limit, **PLAIN_EXPERTS}
         yield from (f"model.moe.{name}: {MEGATRON}'s experts have no argument for it"
                     for name in unlike(moe, plain))
         if moe.top_k > 2:

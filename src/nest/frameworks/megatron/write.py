@@ -20,6 +20,7 @@ from nest.frameworks.launchers import LaunchScript
 from nest.frameworks.settings import sections, settings
 from nest.frameworks.target import (
     PLAIN,
+    PLAIN_EXPERTS,
     Files,
     Sheet,
     Target,
@@ -55,8 +56,13 @@ def inexpressible(model: Model, job: Job, way: Configuration) -> Iterator[str]:
         yield "model.moe.clamped: --activation-func-clamp-value needs a value, which no plan has"
     if model.moe is not None and model.moe.router_bias:
         yield "model.moe.router_bias: Megatron-Core's router has no trained bias of this kind"
+    if model.moe is not None:
+        yield from (f"model.moe.{name}: Megatron-Core's experts have no argument for it"
+                    for name in unlike(model.moe, PLAIN_EXPERTS))
     if model.mla is not None and model.mla.indexer is not None:
         yield "model.mla.indexer: sparse attention has no arguments in core_v0.16.1"
+    if model.mla is not None and model.mla.gate:
+        yield "model.mla.gate: latent attention's output has no gate in core_v0.16.1"
     if model.mtp_layers and not model.rotary:
         yield "model.mtp_layers: multi-token prediction needs rotary positions"
     if job.optimizer == "muon":

@@ -14,7 +14,7 @@ from typing import Any
 
 from nest.errors import InputError
 from nest.inputs.huggingface import images
-from nest.inputs.huggingface.fields import Config, tables, unknown_keys
+from nest.inputs.huggingface.fields import Config, costly_keys, tables, unknown_keys
 from nest.inputs.huggingface.rules import family, window
 from nest.inputs.model import Model
 from nest.units import shorten
@@ -24,7 +24,7 @@ _READERS: dict[str, Callable[[Config], dict[str, Any]]] = {
     "vit": images.vit}
 MODEL_TYPES = tuple(sorted({*_READERS, *images.TOWERS}))
 
-_COMMON = ("llama", "mixtral", "qwen3_moe", "deepseek_v3", "gpt2", "bert")
+_COMMON = ("llama", "qwen2", "mixtral", "qwen3_moe", "deepseek_v3", "gpt2", "bert")
 """Types that others derive from, to name first where several have the keys of an unknown one."""
 
 # which field of config.json a field of the description came from, where the names differ
@@ -62,18 +62,11 @@ def from_huggingface(
         hint = f"did you mean {close[0]}? " if close else ""
         raise InputError(f"as: got {shorten(known)}; {hint}allowed: {', '.join(MODEL_TYPES)}")
     model_type = known or _model_type(data)
-    refused = tables()["refused"].get(model_type)
-    if refused is not None:
-        message = (f"{where}: model_type: got {shorten(model_type)}: "
-                   f"{refused}, which NEST does not describe; allowed: layers "
-                   "measured as a profile (--profile, `nest profile`), a module (nest.from_torch), "
-                   "or another model type")
-        raise InputError(message, (message,))
     if model_type not in MODEL_TYPES:
         given = shorten(data.get("model_type", data.get("architectures")))
-        like = _likeness(data, where)
-        known = f"{len(MODEL_TYPES)} types (docs/formats.md)" if like else ", ".join(MODEL_TYPES)
-        message = f"{where}: model_type: got {given}; {like}allowed: {known}"
+        message = (f"{where}: model_type: got {given}; {_likeness(data, where)}allowed: "
+                   f"{len(MODEL_TYPES)} types (docs/formats.md), layers measured as a profile "
+                   "(--profile, `nest profile`), or a module (nest.from_torch)")
         raise InputError(message, (message,))
     fields, config = _fields(data, where, model_type)
     if config.problems:
@@ -117,27 +110,49 @@ def _text_fields(config: Config, model_type: str) -> dict[str, Any]:
     return fields | window(config, model_type, fields["layers"])
 
 
+_LIKE = 0.75
+"""Share of a file's keys that a type must have by its own names, to be proposed for it."""
+
+
+def _plain(model_type: str) -> bool:
+    """Whether its layers differ from plain ones by nothing but what keys say."""
+    row = tables()["families"].get(model_type) or tables()["bases"].get(model_type, {})
+    own = row.get("parallel") is not True and {"layer_norms", "embedding_norm"}.isdisjoint(row)
+    return own and ("is" not in row or _plain(row["is"]))
+
+
 def _likeness(data: Mapping[str, Any], where: str) -> str:
-    """Which known model type an unknown one looks like, or which keys are in the way."""
-    given = str(data.get("model_type", data.get("architectures", "")))
+    """Which known model type an unknown one looks like, or which keys are in the way.
+
+    It must have most keys of the file, under the same names, and lack at most three. Of several,
+    one that lacks fewer, one named alike, a common one, then the first of families.yaml. A type
+    whose layers differ by more than keys say must be named alike.
+    """
+    given = str(data.get("model_type", data.get("architectures"))).casefold()
+    stem = re.match(r"[a-z]*", given)
     found = []
+    order = [*_COMMON, *tables()["families"], *images.TOWERS, "vit"]
     for known in MODEL_TYPES:
-        problems = [line.removeprefix(f"{where}: ")
-                    for line in _fields(data, where, known)[1].problems]
-        if any(": missing;" in line for line in problems):
+        related = stem is not None and len(stem[0]) > 2 and known.startswith(stem[0])
+        towers = not {"text_config", "vision_config"}.isdisjoint(data)
+        if (known in images.TOWERS) != towers or not (related or _plain(known)):
             continue
+        config = _fields(data, where, known)[1]
+        problems = [line.removeprefix(f"{where}: ") for line in config.problems]
+        parts = [(part, costly_keys(part)) for part in (config, *config.children)]
+        every = sum(len(keys) for _, keys in parts)
+        same = sum(key in part.asked for part, keys in parts for key in keys)
         keys = list(dict.fromkeys(line.split(":")[0] for line in problems))
-        rank = _COMMON.index(known) if known in _COMMON else len(_COMMON)
-        near = difflib.SequenceMatcher(None, given, known).ratio()
-        found.append((len(keys) + (rank == len(_COMMON)), rank, -near, known, keys))
+        if any(": missing;" in line for line in problems) or len(keys) > 3 or (
+                same < _LIKE * every):
+            continue
+        found.append((len(keys), not related, order.index(known), known, keys))
     if not found:
         return ""
     known, keys = min(found)[3:]
     if not keys:
         return (f"its keys are those of {known}: if its layers are the same, read it with --as "
                 f"{known} (in Python: as_type={known!r}); ")
-    if len(keys) > 5:
-        return ""
     return f"most like {known} (--as {known}), but these keys are in the way: {', '.join(keys)}; "
 
 

@@ -43,6 +43,8 @@ class Config:
         self.prefix = prefix
         self.problems: list[str] = []
         self.read: set[str] = set()
+        self.asked: set[str] = set()
+        """Keys by the names that the model type itself gives them."""
         self.children: list[Config] = []
 
     def named(self, key: str) -> str:
@@ -50,14 +52,17 @@ class Config:
 
         Two that differ are refused.
         """
+        self.asked.add(key)
         names = _OTHER_NAMES.get(key, ())
         given = [name for name in (key, *names) if self.data.get(name) is not None]
         if len(given) > 1 and any(self.data[name] != self.data[given[0]] for name in given):
             self.refuse(given[1], f"the value of {given[0]}, or one of the two")
+        self.read |= {*given}
         return given[0] if given else key
 
     def get(self, key: str, default: object = None) -> Any:
         """The value as it stands, or the default where there is none."""
+        self.asked.add(key)
         self.read.add(key)
         return self.data.get(key, default)
 
@@ -135,11 +140,16 @@ def _free_keys() -> frozenset[str]:
     return frozenset(key for keys in tables()["free"].values() for key in keys.split())
 
 
-def unknown_keys(config: Config) -> list[str]:
-    """Keys that are given and neither read nor known to cost nothing."""
+def costly_keys(config: Config) -> list[str]:
+    """Keys that are given and not known to cost nothing."""
     return [key for key, value in config.data.items()
-            if key not in config.read and key not in _free_keys() and not key.startswith(_STARTS)
+            if key not in _free_keys() and not key.startswith(_STARTS)
             and value not in (None, False, 0, "", [], {})]
+
+
+def unknown_keys(config: Config) -> list[str]:
+    """Of these, the keys that are not read."""
+    return [key for key in costly_keys(config) if key not in config.read]
 
 
 _WORDS = ("kind", "norm", "form", "qk_norm_form")

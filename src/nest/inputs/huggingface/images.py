@@ -6,6 +6,7 @@ What the nested mappings leave out has the default of its own class (huggingface
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 from nest.inputs.huggingface.fields import Config, Fields, tables
@@ -138,10 +139,106 @@ def _qwen3_vl(config: Config) -> Fields | None:
             "deepstack": len(further)}
 
 
+def _gemma4(config: Config) -> Fields | None:
+    tower = config.nested("vision_config", tables()["nested"]["gemma4_vision"])
+    if tower is None:
+        return None
+    config.read |= {"vision_soft_tokens_per_image"}
+    tower.read |= {"global_head_dim", "max_position_embeddings", "standardize", "image_seq_length",
+                   "video_seq_length"}
+    heads = tower.whole("num_attention_heads")
+    tower.only("num_key_value_heads", 12, heads)
+    tower.only("use_clipped_linears", False, False)
+    tower.only("attention_bias", False, False, None)
+    config.only("audio_config", None, None)
+    merge, patch = tower.whole("pooling_kernel_size") ** 2, tower.whole("patch_size")
+    return {
+        "layers": tower.whole("num_hidden_layers"), "hidden": tower.whole("hidden_size"),
+        "heads": heads, "head_dim": tower.whole("head_dim"),
+        "ffn": tower.whole("intermediate_size"), "patch_width": 3 * patch**2,
+        "tokens": tower.whole("default_output_length", 280) * merge, "merge": merge,
+        "pooled": True, "gated": True, "norm": "rmsnorm", "layer_norms": 4, "qk_norm": True,
+        "bias": False, "patch_bias": False, "final_norm": False, "projector_bias": False,
+        "positions": 2 * tower.whole("position_embedding_size"),
+    }
+
+
+def _kimi(config: Config) -> Fields | None:
+    """MoonViT: Kimi-K2.5's (Kimi_K25VisionModel of transformers), or Kimi-K3's without biases
+    (MoonViT of torchtitan; the norm behind its projector is left out)."""
+    tower = config.nested("vision_config", tables()["nested"]["kimi_k25_vision"])
+    if tower is None:
+        return None
+    tower.read |= {
+        "init_pos_emb_time", "pos_emb_time", "merge_type", "mm_hidden_size", "pos_emb_type",
+        "text_hidden_size", "video_attn_type", "pos_emb_interpolation_mode", "mm_projector_type",
+        "projector_ln_eps", "activation_func", "norm_type", "mlp_type"}
+    config.read |= {"use_unified_vision_chunk", "projection_hidden_size",
+                    "projection_layer_norm_eps"}
+
+    def size(key: str, published: str) -> int:
+        tower.read.add(key)  # a default where the published name is given
+        return tower.whole(published if published in tower.data else key)
+
+    rows, columns = (size(f"pos_emb_{side}", f"init_pos_emb_{side}") for side in
+                     ("height", "width"))
+    kernel = tower.get("merge_kernel_size")
+    if not isinstance(kernel, list) or any(type(one) is not int or one < 1 for one in kernel):
+        tower.refuse("merge_kernel_size", "a list of numbers of patches")
+        kernel = [1]
+    heads, width = size("num_attention_heads", "vt_num_attention_heads"), size(
+        "hidden_size", "vt_hidden_size")
+    merge, k3 = math.prod(kernel), tower.get("mm_projector_type") == "patchmergerv2"
+    plain = not k3
+    for key in ("attn_bias", "linear_bias", "patch_embed_proj_bias"):
+        tower.only(key, plain, plain)
+    return {
+        "layers": size("num_hidden_layers", "vt_num_hidden_layers"), "hidden": width,
+        "heads": heads, "ffn": size("intermediate_size", "vt_intermediate_size"),
+        "head_dim": tower.whole("qkv_hidden_size", width) // heads,
+        "tokens": PATCHES, "patch_width": 3 * tower.whole("patch_size") ** 2, "merge": merge,
+        "norm": "layernorm" if plain else "rmsnorm", "bias": plain, "patch_bias": plain,
+        "positions": rows * columns, "projector_widths": [merge * width],
+        "projector_bias": plain, "projector_norm": plain, "projector_norm_bias": plain,
+    }
+
+
+def _minimax_m3(config: Config) -> Fields | None:
+    """Images as the model sees them are of any size; patches are projected, joined, and projected
+    (MiniMaxM3VLMultiModalProjector of transformers)."""
+    tower = config.nested("vision_config", tables()["nested"]["minimax_m3_vision"])
+    if tower is None:
+        return None
+    tower.read |= {"image_size", "projection_dim", "position_embedding_type", "rope_mode",
+                   "vocab_size", "vision_segment_max_frames"}
+    config.read |= {"image_grid_pinpoints", "num_reward_heads", "process_image_mode",
+                    "vision_feature_select_strategy", "img_token_compression_config"}
+    config.only("multimodal_projector_bias", True, True)
+    inner = tower.nested("img_token_compression_config", {}) or tower
+    inner.only("image_token_compression_method", "patch_merge", "patch_merge")
+    merge = inner.whole("spatial_merge_size", 2) ** 2
+    frames = inner.whole("temporal_patch_size", 2)
+    text = config.data.get("text_config")
+    hidden = text.get("hidden_size", 6144) if isinstance(text, Mapping) else 6144
+    wide = config.whole("projector_hidden_size", 6144)
+    return {
+        "layers": tower.whole("num_hidden_layers"), "hidden": tower.whole("hidden_size"),
+        "heads": tower.whole("num_attention_heads"), "ffn": tower.whole("intermediate_size"),
+        "tokens": PATCHES, "merge": merge, "patch_bias": False, "embedding_norm": True,
+        "patch_width": tower.whole("num_channels", 3) * frames * tower.whole("patch_size") ** 2,
+        "final_norm": False, "positions": 0, "patch_widths": [wide, hidden],
+        "projector_widths": [wide],
+    }
+
+
 TOWERS: dict[str, Callable[[Config], Fields | None]] = {
     "gemma3": _gemma3,
+    "gemma4": _gemma4,
+    "kimi_k25": _kimi,
+    "kimi_k3": _kimi,
     "llama4": _llama4,
     "llava": _llava,
+    "minimax_m3_vl": _minimax_m3,
     "qwen2_5_vl": _qwen2_5_vl,
     "qwen2_vl": _qwen2_vl,
     "qwen3_5": _qwen3_vl,

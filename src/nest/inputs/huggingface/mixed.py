@@ -51,7 +51,8 @@ def _kimi_linear(config: Config, fields: Fields) -> None:
     inner = config.nested("linear_attn_config", {})
     if inner is not None:  # as published; layers are counted from 1 there
         full = inner.get("full_attn_layers") or []
-        inner.read.add("kda_layers")
+        inner.read |= {"kda_layers", "gate_lower_bound"}
+        fields["recurrence"]["full_gate"] = inner.flag("use_full_rank_gate", False)
         mixers = ["attention" if n + 1 in full else "recurrence" for n in range(layers)]
         heads, width = inner.whole("num_heads"), inner.whole("head_dim")
         conv = inner.whole("short_conv_kernel_size", 4)
@@ -68,7 +69,12 @@ def _kimi_linear(config: Config, fields: Fields) -> None:
         first * ["dense"] + layers * ["experts"])[:layers]
     config.only("qk_head_dim", None, None, fields["mla"]["nope_dim"] + fields["mla"]["rope_dim"])
     fields["recurrence"] |= {"heads": heads, "head_dim": width, "conv": conv}
-    fields["moe"]["shared_ffn"] = config.whole("n_shared_experts", 0, 0) * fields["moe"]["ffn"]
+    moe = fields["moe"]
+    moe["shared_ffn"] = config.whole("n_shared_experts", 0, 0) * moe["ffn"]
+    moe["latent"] = config.whole("routed_expert_hidden_size", 0, 0)
+    moe["norms"] = int(config.flag("latent_moe_use_norm", False))
+    fields["mla"]["gate"] = config.flag("mla_use_output_gate", False)
+    fields["residual_block"] = config.whole("attn_res_block_size", 0, 0)
     fields |= mixture(mixers, mlps)
 
 
@@ -104,10 +110,9 @@ def _nemotron_h(config: Config, fields: Fields) -> None:
     if config.whole("num_hidden_layers", len(blocks)) != len(blocks):
         config.refuse("num_hidden_layers", f"{len(blocks)}, the length of the pattern")
     mixers, mlps = zip(*(_BLOCKS[block].split("_") for block in blocks), strict=True)
-    if config.data.get("num_nextn_predict_layers"):
-        config.refuse("num_nextn_predict_layers", "0: its prediction layers have kinds of their "
-                      "own (mtp_layers_block_type)")
     fields |= {"layers": len(blocks), **mixture(mixers, mlps)}
+    if fields["mtp_layers"]:
+        _nemotron_prediction(config, fields)
     if "recurrence" in mixers:
         bias = "mamba_proj_bias" if "mamba_proj_bias" in config.data else "use_bias"
         fields["recurrence"] = {
@@ -124,9 +129,63 @@ def _nemotron_h(config: Config, fields: Fields) -> None:
         "ffn": config.whole("moe_intermediate_size", default),
         "shared_ffn": config.whole("n_shared_experts", 0, 0) * config.whole(
             "moe_shared_expert_intermediate_size", 0, 0),
+        "latent": config.whole("moe_latent_size", 0, 0),
     }
     if "experts" in mlps:
         fields["moe"] = moe
+
+
+def _nemotron_prediction(config: Config, fields: Fields) -> None:
+    """A prediction layer of attention and experts, each with a norm, is one layer with both."""
+    given = config.get("mtp_layers_block_type", config.get("mtp_hybrid_override_pattern", "*E"))
+    blocks = [_BLOCKS.get(str(one)) for one in given] if isinstance(given, list | str) else []
+    if blocks != ["attention_none", "none_experts"]:
+        key = "mtp_layers_block_type"
+        config.refuse(key if key in config.data else "mtp_hybrid_override_pattern",
+                      "attention, then moe (the letters *E)")
+    name = "attention_experts"
+    fields["layer_kinds"].append({"name": name, "mlp": "experts"})
+    fields["mtp_kind"] = name
+
+
+def _gemma4(config: Config, fields: Fields) -> None:
+    """Layers with a window, and others with heads of their own, whose keys may be the values too;
+    experts run beside the dense MLP, which all tokens pass as they do shared experts."""
+    layers = fields["layers"]
+    if config.get("hidden_size_per_layer_input", 256):
+        config.refuse("hidden_size_per_layer_input", "0: tables of embeddings for each layer "
+                      "(Gemma 4 E2B and E4B) are not described")
+    words = {"full_attention": "full", "sliding_attention": "window"}
+    types = config.layers_of("layer_types", layers, words) or _every(
+        layers, 6, 5, "full", "window")
+    types[-1] = "full"
+    mlp = "experts" if config.flag("enable_moe_block", False) else "dense"
+    one = config.flag("attention_k_eq_v", False)
+    kinds = {"window": {"window": config.whole("sliding_window", 512)},
+             "full": {"one_key": one, "head_dim": config.whole("global_head_dim", 512)}}
+    groups = config.whole("num_global_key_value_heads", 0, 0)
+    if one and groups:
+        kinds["full"]["kv_heads"] = groups
+    if mlp == "experts":
+        fields["moe"] = {
+            "experts": config.whole("num_experts"), "top_k": config.whole("top_k_experts"),
+            "ffn": config.whole("moe_intermediate_size"), "shared_ffn": fields["ffn"],
+            "norms": 3, "router_scale": True}
+    fields |= {"layer_types": types, "layer_kinds": [
+        {"name": name, "mlp": mlp, **kinds[name]} for name in dict.fromkeys(types)]}
+
+
+def _falcon_h1(config: Config, fields: Fields) -> None:
+    recurrence, hidden = fields["recurrence"], fields["hidden"]
+    inner = config.whole("mamba_d_ssm", config.whole("mamba_expand", 2) * hidden)
+    width = config.get("mamba_d_head", "auto")
+    width = max(1, inner // recurrence["heads"]) if width == "auto" else (
+        config.whole("mamba_d_head"))
+    if recurrence["heads"] * width != inner:
+        config.refuse("mamba_d_head", f"mamba_d_ssm / mamba_n_heads, as in {inner} / "
+                      f"{recurrence['heads']}")
+    recurrence["head_dim"] = width
+    fields |= mixture(fields["layers"] * ["both"], fields["layers"] * ["dense"])
 
 
 def _granite_hybrid(config: Config, fields: Fields) -> None:
@@ -268,6 +327,8 @@ def _multiple(width: float) -> int:
 
 
 MIXED: dict[str, Callable[[Config, Fields], None]] = {
+    "falcon_h1": _falcon_h1,
+    "gemma4_text": _gemma4,
     "granitemoehybrid": _granite_hybrid,
     "jamba": _jamba,
     "kimi_linear": _kimi_linear,

@@ -10,11 +10,13 @@ from typing import Any
 
 from nest.inputs.huggingface.fields import Config, Fields, add_row, tables
 from nest.inputs.huggingface.mixed import MIXED
+from nest.inputs.huggingface.sparse import SPARSE
 
 
 def family(config: Config, model_type: str) -> Fields:
     """Fields of a model type of families.yaml: those of the type that it is, its row, its rule."""
-    if model_type == "qwen3_5_moe_text":  # all layers have experts: no width of dense ones
+    # All of their layers have experts: there is no width of dense ones.
+    if model_type in ("qwen3_5_moe_text", "deepseek_v4"):
         config.data = {"intermediate_size": config.data.get("moe_intermediate_size"), **config.data}
     row = tables()["bases"].get(model_type) or tables()["families"][model_type]
     fields = family(config, row["is"]) if "is" in row else {}
@@ -80,16 +82,6 @@ def _deepseek(config: Config, fields: Fields) -> None:
         config.refuse("mlp_layer_types", f"{first} x dense (first_k_dense_replace), then sparse")
     if experts is not None:
         fields["moe"] = moe
-
-
-def _deepseek_sparse(config: Config, fields: Fields) -> None:
-    config.layers_of("layer_types", fields["layers"], dict.fromkeys(
-        ("indexed_attention", "deepseek_sparse_attention", "full_attention"), ""))
-
-
-def _glm_sparse(config: Config, fields: Fields) -> None:
-    # Layers that take over the choice of an earlier one have no indexer of their own.
-    config.layers_of("indexer_types", fields["layers"], {"full": ""})
 
 
 def _glm4_moe(config: Config, fields: Fields) -> None:
@@ -182,14 +174,13 @@ def _of_all(config: Config, key: str, layers: int) -> int:
 
 _RULES: dict[str, Callable[[Config, Fields], None]] = {
     **MIXED,
+    **SPARSE,
     "bert": _bert,
     "cohere": _cohere,
     "deepseek_v2": _deepseek,
-    "deepseek_v32": _deepseek_sparse,
     "ernie4_5_moe": _ernie_moe,
     "falcon": _falcon,
     "glm4_moe": _glm4_moe,
-    "glm_moe_dsa": _glm_sparse,
     "gpt_neo": _gpt_neo,
     "gqa": _gqa,
     "hunyuan_v1_moe": _hunyuan_moe,
