@@ -147,6 +147,37 @@ def replan(
     follow.reraise()
 
 
+def goodput(
+    file: options.PlanFile,
+    failures: Annotated[str | None, text(
+        "How often parts fail, what a restart takes, where checkpoints go; default: rates of Llama "
+        "3 405B. `nest schema failures` has the fields.", "FILE")] = None,
+    spares: Annotated[int | None, options.number(
+        "Spare nodes; default: those that give most tokens for each device.")] = None,
+    wait: Annotated[bool, text(
+        "Without a spare, wait for a repair; else plans for fewer nodes are searched.", None,
+        "--wait")] = False,
+    time_limit: options.TimeLimit = None,
+    threads: options.Threads = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Show the tokens that a plan trains in a day, if parts of the cluster fail.
+
+    With the checkpoint interval and the number of spare nodes that give most.
+    """
+    from nest.inputs import load_failures
+    from nest.replanning.goodput import goodput as expected
+
+    options.check_counts(threads=threads)
+    plan, known = plan_of("goodput", file), load_failures(failures)
+    if spares is not None:
+        known = known.replace(spares=spares)
+    with progress(quiet):
+        found = expected(plan, known, replan=not wait, threads=threads, time_limit=time_limit)
+    output.emit(found.to_json() if as_json else found.report(**output.page()))
+
+
 def export(
     file: options.PlanFile,
     target: Annotated[str, text(
