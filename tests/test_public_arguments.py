@@ -30,7 +30,7 @@ def valid(name: str, folder: Path) -> tuple[Any, ...]:
     known: dict[str, tuple[Any, ...]] = {
         "plan": problem, "plan_batches": (*problem, [8]),
         "evaluate": (*problem, plan.configuration),
-        "explain": (plan,), "export": (plan, "megatron"), "simulate": (plan,),
+        "explain": (plan,), "export": (plan, "megatron"), "simulate": (plan,), "goodput": (plan,),
         "replan": (plan, "node0"), "improve": (script, problem[1]), "read": (script,),
         "sweep": (STUDY, folder / "out"), "from_torch": (None, [])}
     return known.get(name, (None,))

@@ -19,9 +19,9 @@ OUTSIDE = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md",
 LINK = re.compile(r"\[([^\]]*)\]\((?:\.\./)+([^)#\s]*)(#[^)\s]*)?\)")
 API = {
     "Plans": ("plan", "plan_batches", "Planner", "evaluate", "explain", "simulate", "replan",
-              "Plan", "Replan", "Simulation"),
+              "goodput", "Plan", "Replan", "Goodput", "Simulation"),
     "Descriptions": ("Model", "Cluster", "Level", "Device", "Job", "Stack", "SearchSpace",
-                     "Configuration", "StageConfiguration", "Profile"),
+                     "Configuration", "StageConfiguration", "Profile", "Failures"),
     "Loading": ("load_model", "load_cluster", "load_network", "load_job", "load_space",
                 "load_configuration", "load_profile", "load_plan", "load_graph", "from_torch",
                 "list_models", "list_clusters", "list_devices", "list_stacks"),

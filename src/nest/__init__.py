@@ -21,6 +21,8 @@ __all__ = [
     "Configuration",
     "Device",
     "Diagnosis",
+    "Failures",
+    "Goodput",
     "Improvement",
     "InfeasibleError",
     "InputError",
@@ -47,6 +49,7 @@ __all__ = [
     "explain",
     "export",
     "from_torch",
+    "goodput",
     "improve",
     "learn",
     "list_clusters",
@@ -91,6 +94,7 @@ _HOME = {
     "load_learned": "measured.learning",
     "read": "frameworks.reader",
     "Reading": "frameworks.megatron.script",
+    "goodput": "replanning.goodput",
     "replan": "replanning.replan",
     "simulate": "simulation",
     "sweep": "studies.sweep",
@@ -99,6 +103,7 @@ _HOME = {
     "load_network": "network.network",
     "load_plan": "evaluation.plan_file",
     "Plan": "evaluation.plans",
+    "Goodput": "replanning.goodput",
     "Replan": "replanning.replan",
     "Simulation": "simulation",
     **dict.fromkeys((name for name in __all__ if name.endswith("Error")), "errors"),
@@ -129,6 +134,7 @@ if TYPE_CHECKING:
         Cluster,
         Configuration,
         Device,
+        Failures,
         Job,
         Level,
         Model,
@@ -149,6 +155,7 @@ if TYPE_CHECKING:
     from nest.measured.logs import RunLog
     from nest.model.capture import from_torch, load_graph
     from nest.network.network import load_network
+    from nest.replanning.goodput import Goodput, goodput
     from nest.replanning.replan import Replan, replan
     from nest.report.page import PageOptions
     from nest.simulation import Simulation, simulate
@@ -202,6 +209,12 @@ def _replan_report(found: Replan, **page: Unpack[PageOptions]) -> str:
     return replan_text(found, **page)
 
 
+def _goodput_report(found: Goodput, **page: Unpack[PageOptions]) -> str:
+    from nest.report.goodput_text import goodput_text
+
+    return goodput_text(found, **page)
+
+
 def _diagnosis_report(found: Diagnosis, **page: Unpack[PageOptions]) -> str:
     from nest.report.diagnosis_text import diagnosis_text
 
@@ -224,8 +237,8 @@ texts.PAGES.update(Plan=_plan_page, Diagnosis=_diagnosis_page)
 texts.PAIRS.update(Plan=_plan_pair)
 texts.JOBS.update(RunLog=_job_of)
 texts.REPORTS.update(
-    Plan=_plan_report, Replan=_replan_report, Improvement=_improvement_report,
-    Diagnosis=_diagnosis_report)
+    Plan=_plan_report, Replan=_replan_report, Goodput=_goodput_report,
+    Improvement=_improvement_report, Diagnosis=_diagnosis_report)
 
 
 def __getattr__(name: str) -> Any:

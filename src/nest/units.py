@@ -32,6 +32,7 @@ _BANDWIDTH = {
     **{p: _DECIMAL[p] / 8 for p in "GT"},  # 400G: networks are named by their bits
 }
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ns": 1e-9, "min": 60.0}
+_SPANS = {**_SECONDS, "h": 3600.0, "d": 86400.0, "days": 86400.0}
 _FLOPS = {
     p + u: f
     for p, f in _DECIMAL.items()
@@ -44,6 +45,7 @@ _BANDWIDTH_HELP = (
     "or Mb/s, Gb/s, Tb/s (bits); 400G means 400 Gb/s"
 )
 _SECONDS_HELP = "a number of seconds, or a number with s, ms, us or ns"
+_SPANS_HELP = "a number of seconds, or a number with s, min, h or d"
 _FLOPS_HELP = "a number of FLOP/s, or a number with GFLOP/s, TFLOP/s or PFLOP/s"
 
 
@@ -110,6 +112,16 @@ def parse_seconds(value: object) -> float:
     ValueError : not a number with a known unit, not finite, or negative.
     """
     return _parse(value, _SECONDS, _SECONDS_HELP)
+
+
+def parse_span(value: object) -> float:
+    """Seconds of `50000 h`, `2 d` or a plain number.
+
+    Raises
+    ------
+    ValueError : not a number with a known unit, not finite, or negative.
+    """
+    return _parse(value, _SPANS, _SPANS_HELP)
 
 
 def parse_flops(value: object) -> float:
@@ -189,6 +201,8 @@ BytesOrZero = Annotated[float, *_quantity(parse_bytes, 0.0, 1e18, _BYTES_HELP)]
 Seconds = Annotated[float, *_quantity(parse_seconds, 0.0, 1e6, _SECONDS_HELP)]
 Delay = Annotated[float, *_quantity(parse_seconds, 0.0, 100.0, _SECONDS_HELP)]
 """Seconds of one message, one launch or one layer's gaps."""
+Span = Annotated[float, *_quantity(parse_span, 0.0, 1e12, _SPANS_HELP)]
+"""Seconds of what takes minutes or days."""
 Bandwidth = Annotated[float, *_quantity(parse_bandwidth, 1.0, 1e18, _BANDWIDTH_HELP)]
 Flops = Annotated[float, *_quantity(parse_flops, 1e6, 1e21, _FLOPS_HELP)]
 

@@ -1,7 +1,7 @@
 """What launchers make of the files that a script hands them, replayed: where each rank starts.
 
-Stands in for torchrun, deepspeed, mpirun and srun: reads their lists of hosts and ranks as their
-manuals say, and starts each process as they do. Each `python` only says where it is.
+Stands in for torchrun, deepspeed, mpirun, srun and apptainer: reads their lists of hosts and ranks
+as their manuals say, and starts each process as they do. Each `python` only says where it is.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 PYTHON = """#!/bin/sh
 set -C
-echo "$HOST $LOCAL_RANK $WORLD_SIZE" > "$STARTED/$RANK"
+echo "$HOST $LOCAL_RANK $WORLD_SIZE ${INSIDE:--} $MASTER_ADDR" > "$STARTED/$RANK"
 """
 LAUNCHER = f"""#!{sys.executable} -SE
 import os, re, subprocess, sys
@@ -46,7 +47,7 @@ if name == "torchrun":
     each, node = int(value("--nproc-per-node")), int(value("--node-rank"))
     for local in range(each):
         start(["python"], env["HOST"], RANK=node * each + local, LOCAL_RANK=local,
-              WORLD_SIZE=each * int(value("--nnodes")))
+              WORLD_SIZE=each * int(value("--nnodes")), MASTER_ADDR=value("--master-addr"))
 elif name == "deepspeed":
     one = "--num_gpus" in words
     hosts = ["node0"] * int(value("--num_gpus")) if one else slots(value("--hostfile"))
@@ -66,6 +67,9 @@ elif name == "mpirun":
     for rank, host in enumerate(hosts):
         start(command, host, OMPI_COMM_WORLD_RANK=rank,
               OMPI_COMM_WORLD_LOCAL_RANK=hosts[:rank].count(host))
+elif name == "apptainer":
+    assert words[:2] == ["exec", "--nv"] and words[2] == "--bind"
+    start(words[words.index("bash"):], env["HOST"], INSIDE=words[4])
 elif name == "scontrol":
     assert words == ["show", "hostnames", "a list of hosts"]
     print(env["ALLOCATED"].replace(" ", "\\n"))
@@ -73,10 +77,23 @@ elif name == "srun":
     hosts = Path(env["SLURM_HOSTFILE"]).read_text().split()
     assert "--distribution=arbitrary" in words and f"--ntasks={{len(hosts)}}" in words
     assert f"--nodes={{len(set(hosts))}}" in words
+    command = next(n for n, word in enumerate(words) if not word.startswith("--"))
+    image = [word for word in words[:command] if word.startswith("--container-image=")]
     for rank, host in enumerate(hosts):
-        start(words[words.index("bash"):], host, SLURM_PROCID=rank,
-              SLURM_LOCALID=hosts[:rank].count(host))
+        start(words[command:], host, SLURM_PROCID=rank, SLURM_LOCALID=hosts[:rank].count(host),
+              **{{"INSIDE": one.partition("=")[2] for one in image}})
 """
+
+
+class Started(NamedTuple):
+    """A process."""
+
+    host: str
+    local: int
+    inside: str
+    """Image of its container; -: none."""
+    address: str
+    """Of rank 0, as it is told."""
 
 
 def placed(
@@ -88,28 +105,45 @@ def placed(
     ----------
     hosts : names of the nodes in the order of the cluster.
     """
+    nodes = [*enumerate(hosts)] if launcher == "torchrun" else [(0, "where it is run")]
+    found = replayed(files, [(["bash", "FOLDER/launch.sh"], {
+        "HOST": host, "NODE": str(node), "MASTER_ADDR": "first", "ALLOCATED": " ".join(hosts),
+        "SLURM_JOB_NODELIST": "a list of hosts", **variables}) for node, host in nodes])
+    return {rank: one[:2] for rank, one in found.items()}
+
+
+def replayed(
+    files: Mapping[str, str], runs: Sequence[tuple[Sequence[str], Mapping[str, str]]]
+) -> dict[int, Started]:
+    """Each rank that some commands start.
+
+    Parameters
+    ----------
+    files : in a folder, which the commands call FOLDER.
+    runs : commands with their environments; HOST is where they run.
+    """
     with TemporaryDirectory() as name:
         folder, programs, started = (Path(name) / one for one in ("two words", "bin", "started"))
         for one in (folder, programs, started):
             one.mkdir()
-        for program in ("python", "torchrun", "deepspeed", "mpirun", "srun", "scontrol"):
+        for program in ("python", "torchrun", "deepspeed", "mpirun", "srun", "scontrol",
+                        "apptainer"):
             text = PYTHON if program == "python" else LAUNCHER
             (programs / program).write_text(text, encoding="utf-8")
             (programs / program).chmod(0o755)
         for file, text in files.items():
             (folder / file).write_text(text, encoding="utf-8")
-        nodes = [*enumerate(hosts)] if launcher == "torchrun" else [(0, "where it is run")]
-        for node, host in nodes:
+        for words, variables in runs:
             done = subprocess.run(
-                ["bash", str(folder / "launch.sh")], capture_output=True, text=True, check=False,
-                timeout=60, env={"PATH": f"{programs}:{os.environ['PATH']}", "HOST": host,
-                                 "NODE": str(node), "MASTER_ADDR": "first",
-                                 "STARTED": str(started), "ALLOCATED": " ".join(hosts),
-                                 "SLURM_JOB_NODELIST": "a list of hosts", **variables})
+                [word.replace("FOLDER", str(folder)) for word in words], capture_output=True,
+                text=True, check=False, timeout=60, cwd=folder, env={
+                    "PATH": f"{programs}:{os.environ['PATH']}", "STARTED": str(started),
+                    **{key: value.replace("FOLDER", str(folder))
+                       for key, value in variables.items()}})
             assert done.returncode == 0, done.stderr
         found = {}
         for one in started.iterdir():
-            host, local, world = one.read_text(encoding="utf-8").split()
+            host, local, world, inside, address = one.read_text(encoding="utf-8").split()
             assert int(world) == len([*started.iterdir()])
-            found[int(one.name)] = host, int(local)
+            found[int(one.name)] = Started(host, int(local), inside, address)
     return found

@@ -36,6 +36,7 @@ EXAMPLES = {
     ),
     "next": ("nest next llama2-7b dgx-a100 --job job.yaml --learned mine.yaml -o runs",),
     "replan": ("nest replan plan.json --without node17 -o next.json",),
+    "goodput": ("nest goodput plan.json", "nest goodput plan.json --failures failures.yaml"),
     "serve": ("nest serve --port 8316", "nest serve --host 0.0.0.0 --token-file token.txt"),
     "mcp": ("nest mcp --threads 2",),
     "doctor": ("nest doctor",),

@@ -9,9 +9,9 @@ from nest.cli import options, output
 from nest.errors import InputError
 
 SECTIONS = ("models", "clusters", "devices", "stacks", "support")
-DOCUMENTS = ("plan", "model", "cluster", "job", "space", "configuration", "profile",
-             "explanation", "diagnosis", "learned", "replan", "improvement", "capture", "question",
-             "answer", "error", "instance", "submission", "score", "simulation")
+DOCUMENTS = ("plan", "model", "cluster", "job", "space", "configuration", "profile", "failures",
+             "explanation", "diagnosis", "learned", "replan", "goodput", "improvement", "capture",
+             "question", "answer", "error", "instance", "submission", "score", "simulation")
 
 
 def show(
@@ -59,9 +59,9 @@ def schema(
 def document(name: str) -> dict[str, object]:
     """JSON Schema of one of ``DOCUMENTS``.
 
-    The schemas of a plan, an explanation, a diagnosis, what was learned, a replan, an improvement,
-    a capture, an answer, an error, an instance, a score and a simulation describe NEST's output,
-    all others its input.
+    The schemas of a plan, an explanation, a diagnosis, what was learned, a replan, a goodput, an
+    improvement, a capture, an answer, an error, an instance, a score and a simulation describe
+    NEST's output, all others its input.
     """
     from nest import inputs, questions
     from nest.bench.instance import Instance
@@ -73,19 +73,20 @@ def document(name: str) -> dict[str, object]:
     from nest.frameworks.improvement import Improvement
     from nest.measured.diagnosis import Diagnosis
     from nest.measured.learning.learned import Learned
+    from nest.replanning.goodput import Goodput
     from nest.replanning.replan import Replan
     from nest.simulation import Simulation
 
     written: dict[str, type[inputs.Description]] = {
         "plan": Plan, "explanation": Explanation, "diagnosis": Diagnosis, "learned": Learned,
-        "replan": Replan, "improvement": Improvement,
+        "replan": Replan, "goodput": Goodput, "improvement": Improvement,
         "capture": Capture, "answer": questions.Answer, "error": questions.Failure,
         "instance": Instance,
         "score": ScoreDocument, "simulation": Simulation}
     read: dict[str, type[inputs.Description]] = {
         "model": inputs.Model, "cluster": inputs.Cluster, "job": inputs.Job,
         "space": inputs.SearchSpace, "configuration": inputs.Configuration,
-        "profile": inputs.Profile, "question": questions.Question,
+        "profile": inputs.Profile, "failures": inputs.Failures, "question": questions.Question,
         "submission": PlannerSubmission}
     found = (written[name].model_json_schema(mode="serialization") if name in written
              else read[name].model_json_schema())

@@ -30,7 +30,7 @@ from nest.cli.measured import calibrate, profile, validate
 from nest.cli.naming import App
 from nest.cli.output import UNWRITTEN, emit, note, say, tolerate, unwritten
 from nest.cli.plan import plan
-from nest.cli.plan_commands import diagnose, explain, export, replan, simulate
+from nest.cli.plan_commands import diagnose, explain, export, goodput, replan, simulate
 from nest.cli.probe import probe
 from nest.cli.read import improve, read
 from nest.cli.report import plot, report
@@ -43,9 +43,9 @@ OK, INTERRUPTED = 0, 130
 
 app = App(help="Plan how to split the training of a model over a cluster.",
           pretty_exceptions_enable=False)
-for _command in (plan, ask, evaluate, compare, report, plot, diagnose, explain, replan, export,
-                 read, capture, improve, learn, probe, serve, mcp, simulate, validate, design,
-                 doctor, warm):
+for _command in (plan, ask, evaluate, compare, report, plot, diagnose, explain, replan, goodput,
+                 export, read, capture, improve, learn, probe, serve, mcp, simulate, validate,
+                 design, doctor, warm):
     app.command(_command.__name__)(_command)
 app.command("next")(following)
 app.command("list")(show)

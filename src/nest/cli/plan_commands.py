@@ -11,6 +11,7 @@ from nest.cli.options import text
 from nest.cli.output import note
 from nest.cli.present import check_target, plan_writes, write_page
 from nest.cli.progress import Follow, progress
+from nest.cli.read import variables
 from nest.errors import InputError
 
 if TYPE_CHECKING:
@@ -147,6 +148,37 @@ def replan(
     follow.reraise()
 
 
+def goodput(
+    file: options.PlanFile,
+    failures: Annotated[str | None, text(
+        "How often parts fail, what a restart takes, where checkpoints go; default: rates of Llama "
+        "3 405B. `nest schema failures` has the fields.", "FILE")] = None,
+    spares: Annotated[int | None, options.number(
+        "Spare nodes; default: those that give most tokens for each device.")] = None,
+    wait: Annotated[bool, text(
+        "Without a spare, wait for a repair; else plans for fewer nodes are searched.", None,
+        "--wait")] = False,
+    time_limit: options.TimeLimit = None,
+    threads: options.Threads = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Show the tokens that a plan trains in a day, if parts of the cluster fail.
+
+    With the checkpoint interval and the number of spare nodes that give most.
+    """
+    from nest.inputs import load_failures
+    from nest.replanning.goodput import goodput as expected
+
+    options.check_counts(threads=threads)
+    plan, known = plan_of("goodput", file), load_failures(failures)
+    if spares is not None:
+        known = known.replace(spares=spares)
+    with progress(quiet):
+        found = expected(plan, known, replan=not wait, threads=threads, time_limit=time_limit)
+    output.emit(found.to_json() if as_json else found.report(**output.page()))
+
+
 def export(
     file: options.PlanFile,
     target: Annotated[str, text(
@@ -159,11 +191,16 @@ def export(
         "Devices of a node; default: those of the cluster's innermost level, or 4 where that is a "
         "rack.")] = None,
     launcher: Annotated[str, text(
-        "What starts the processes: torchrun, on each node; deepspeed, mpi or slurm, on one.",
-        "NAME")] = "torchrun",
+        "What starts the processes: torchrun, on each node; deepspeed, mpi or slurm, on one; or what "
+        "asks a cluster for nodes: sbatch, sbatch-pyxis, sbatch-apptainer, nemo-run, indexed-job, "
+        "jobset, pytorchjob, trainjob, mpijob, rayjob, skypilot.", "NAME")] = "torchrun",
     hosts: Annotated[str | None, text(
         "Names of the nodes, a line each, in the order of the cluster; default: node0, node1, ...",
         "FILE")] = None,
+    given: Annotated[list[str] | None, text(
+        "A setting of what asks a cluster, such as image=NAME, or a variable of its environment; may "
+        "be repeated. A missing or unknown one is told with those there are.", "NAME=VALUE",
+        "--set")] = None,
     force: options.Force = False,
 ) -> None:
     """Write a plan as the launch script of its training software.
@@ -184,7 +221,8 @@ def export(
     check_folder(folder, force)
     plan = plan_of("export", file)
     names = None if hosts is None else _names(hosts)
-    files = export(plan, target, gpus_per_node=gpus_per_node, launcher=launcher, hosts=names)
+    files = export(plan, target, gpus_per_node=gpus_per_node, launcher=launcher, hosts=names,
+                   settings=variables(given))
     write_folder(folder, files, force)
     output.emit("\n".join(os.path.join(folder, name) for name in files))
 

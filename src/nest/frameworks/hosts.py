@@ -17,12 +17,6 @@ from nest.inputs.cluster import Cluster
 from nest.inputs.files import read_text
 from nest.units import runs_text, shorten
 
-MOST_PER_NODE = 16
-"""Devices of a node, at most; a larger group of the innermost level is a rack (NVL72)."""
-TRAY = 4
-"""Devices of a node of such a rack: the trays of NVIDIA's NVL72."""
-
-
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,252}", re.ASCII)
 
 
@@ -71,7 +65,7 @@ def per_node(cluster: Cluster, given: int | None = None) -> int:
         devices together.
     """
     inner = cluster.whole_sizes[0]
-    found = given or (inner if inner <= MOST_PER_NODE else TRAY)
+    found = given or cluster.node_devices
     most, what = _most_per_node(cluster)
     if found > most:
         raise InputError(f"gpus_per_node: got {found}; allowed: at most the {most} devices of "

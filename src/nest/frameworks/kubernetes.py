@@ -127,12 +127,14 @@ def _text(words: list[str], documents: list[Any]) -> str:
     """The script: behind ``-c``, of a ConfigMap, or the command line itself."""
     shell = words[0].rpartition("/")[2] in ("bash", "sh")
     option = next((n for n, word in enumerate(words[:4]) if re.fullmatch(r"-\w*c", word)), None)
-    if shell and option is not None and option + 1 < len(words):
-        return words[option + 1]
     scripts = {str(name): text for data in documents
                if isinstance(data, dict) and data.get("kind") == "ConfigMap"
                and isinstance(data.get("data"), Mapping)
                for name, text in data["data"].items() if isinstance(text, str)}
+    if shell and option is not None and option + 1 < len(words):
+        text = words[option + 1]
+        started = re.findall(r"exec bash \S*/(\S+)", text)
+        return next((scripts[name] for name in started if name in scripts), text)
     for word in words[:2] if shell else words[:1]:
         if (name := word.rpartition("/")[2]) in scripts:
             return scripts[name]

@@ -34,6 +34,13 @@ _NO_NODE = ['  echo "$0: no node $NODE in this plan" >&2', "  exit 2", "fi"]
 DEFAULT = "torchrun"
 
 
+class Container(NamedTuple):
+    """What stands between srun and a process."""
+
+    words: str = ""
+    """Of shell: options of srun, or a program that starts another."""
+
+
 class Program(NamedTuple):
     """What a launcher starts."""
 
@@ -43,6 +50,8 @@ class Program(NamedTuple):
     """Environment variables that it reads, besides those that say its place."""
     lines: Sequence[str]
     """Lines of shell in each process before it, with RANK, LOCAL_RANK and WORLD_SIZE set."""
+    container: Container = Container()
+    """Of srun."""
 
 
 class Launcher(NamedTuple):
@@ -186,8 +195,9 @@ def _srun(found: RankPlaces, program: Program) -> list[str]:
             'done > "$tasks"']
     return [*before, *_by_rank(found, program, "SLURM_PROCID"),
             f'SLURM_HOSTFILE={hosts} srun --distribution=arbitrary \\',
-            f"  --nodes={len(found.nodes)} --ntasks={len(found.at)} "
-            'bash -c "$process" "$here" \\', f"  {program.text}"]
+            f"  --nodes={len(found.nodes)} --ntasks={len(found.at)} \\",
+            *([f"  {program.container.words} \\"] if program.container.words else []),
+            '  bash -c "$process" "$here" \\', f"  {program.text}"]
 
 
 LAUNCHERS: Mapping[str, Launcher] = {
@@ -227,7 +237,9 @@ class LaunchScript(NamedTuple):
     """Lines of shell behind the arrays, where the variables of the user are known to be set."""
 
 
-def script_text(script: LaunchScript, found: RankPlaces, launcher: str) -> str:
+def script_text(
+    script: LaunchScript, found: RankPlaces, launcher: str, container: Container = Container()
+) -> str:
     """The text of a script for bash."""
     how = LAUNCHERS[launcher]
     several = len(found.nodes) > 1 and how.per_node
@@ -258,7 +270,8 @@ def script_text(script: LaunchScript, found: RankPlaces, launcher: str) -> str:
     lines += script.later
     arrays = (f'"${{{name}[@]}}"' for name in (*script.sections, *script.more))
     program = " ".join([script.program, *script.words, *arrays, '"$@"'])
-    ends = how.lines(found, Program(program, (*script.variables, *script.passed), script.process))
+    ends = how.lines(found, Program(program, (*script.variables, *script.passed), script.process,
+                                    container))
     if any("$here" in line for line in ends):
         ends.insert(0, HERE)
     return "\n".join([*lines, "", *ends]) + "\n"

@@ -15,7 +15,8 @@ from nest.errors import InputError, OutputError, UnsupportedError
 from nest.evaluation.plans import Plan
 from nest.evaluation.ranks import Rank
 from nest.frameworks.hosts import RankPlaces
-from nest.frameworks.launchers import LaunchScript, places_files, script_text
+from nest.frameworks.launchers import Container, LaunchScript, places_files, script_text
+from nest.frameworks.submitters import Submission, submitted
 from nest.inputs import load_model
 from nest.inputs.model import Model
 from nest.inputs.sources import CATALOG
@@ -58,6 +59,8 @@ class Sheet(NamedTuple):
     """The price; one line."""
     places: RankPlaces
     launcher: str
+    submission: Submission | None = None
+    """How the script is handed to a cluster; None: by the user."""
 
 
 class Target(NamedTuple):
@@ -125,14 +128,18 @@ def _reasons(target: Target, plan: Plan) -> Iterator[str]:
         yield from target.inexpressible(plan)
 
 
-def sheet(target: Target, plan: Plan, places: RankPlaces, launcher: str) -> Sheet:
+def sheet(
+    target: Target, plan: Plan, places: RankPlaces, launcher: str,
+    submission: Submission | None = None,
+) -> Sheet:
     """The sheet of a plan that a target runs."""
     name = plan.inputs.model.name if plan.inputs.model else plan.inputs.cluster.name
     return Sheet(
         plan=plan, title=f"{name}, {len(places.at)} devices of {plan.inputs.cluster.name}: for "
         f"{target.version}.",
         priced=f"Priced: {format_seconds(plan.step_time_s)} per step, "
-        f"{plan.tokens_per_s:,.0f} tokens/s.", places=places, launcher=launcher)
+        f"{plan.tokens_per_s:,.0f} tokens/s.", places=places, launcher=launcher,
+        submission=submission)
 
 
 def stage_by_stage(plan: Plan) -> tuple[Rank, ...]:
@@ -148,8 +155,12 @@ def model_of(plan: Plan) -> Model:
 
 def written(given: Sheet, script: LaunchScript, files: Files) -> Files:
     """A script, what it hands to the program, and the lists of its places."""
-    return {LAUNCH: script_text(script, given.places, given.launcher), **files,
-            **places_files(given.places, given.title, given.launcher, script.variables)}
+    how = given.submission
+    inside = Container() if how is None else how.by.container(how.settings)
+    found = {LAUNCH: script_text(script, given.places, given.launcher, inside), **files,
+             **places_files(given.places, given.title, given.launcher, script.variables)}
+    return found if how is None else {
+        **found, **submitted(how, given.places, given.title, script.asked, found)}
 
 
 def catalog_name(model: Model) -> str:

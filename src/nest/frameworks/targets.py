@@ -9,11 +9,13 @@ from typing import Any
 from nest import plugins
 from nest.errors import InputError, UnsupportedError, did_you_mean
 from nest.evaluation.plans import Plan
-from nest.frameworks.hosts import per_node, places
+from nest.frameworks.hosts import RankPlaces, per_node, places
 from nest.frameworks.launchers import DEFAULT, LAUNCHERS
 from nest.frameworks.registry import TARGETS
+from nest.frameworks.submitters import Submission, submission, submitters
 from nest.frameworks.target import refuse, sheet
 from nest.inputs.arguments import need, need_count, takes
+from nest.inputs.cluster import Cluster
 from nest.simulation import chakra, simai
 from nest.units import shorten
 
@@ -24,7 +26,7 @@ _FILE = re.compile(r"[A-Za-z0-9_][\w.-]{0,99}")
 @takes(hosts="texts")
 def export(
     plan: Plan, target: str, *, gpus_per_node: int | None = None, launcher: str = DEFAULT,
-    hosts: Sequence[str] | None = None,
+    hosts: Sequence[str] | None = None, settings: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Write a plan as the files that its software is launched with, or as traces of its step.
 
@@ -36,9 +38,12 @@ def export(
     gpus_per_node : devices of a node; default: those of the innermost level of the cluster, or 4
         where that is a rack (more than 16 devices).
     launcher : what starts the processes: "torchrun", on each node; "deepspeed", "mpi" (Open MPI) or
-        "slurm", on one.
+        "slurm", on one; or what asks a cluster for nodes, such as "sbatch-pyxis", "jobset" or
+        "skypilot", a name of ``nest.frameworks.submitters.submitters()``.
     hosts : names of the nodes in the order of the cluster, for lists of hosts; default: node0,
         node1, ..., for Slurm those of the allocation.
+    settings : of a launcher that asks a cluster for nodes, such as ``{"image": "a:1"}``; names in
+        capital letters are variables of the environment.
 
     Returns
     -------
@@ -68,17 +73,60 @@ def export(
         return added
     software = TARGETS[target]
     refuse(software, plan, target)
-    cluster = plan.inputs.cluster
-    found = places(software.order(plan), per_node(cluster, gpus_per_node), hosts,
+    cluster, each = plan.inputs.cluster, per_node(plan.inputs.cluster, gpus_per_node)
+    how = _submission(plan, launcher, settings or {}, each)
+    found = places(software.order(plan), each, hosts,
                    cluster.numbers is None, (cluster.levels[0].name, cluster.whole_sizes[0]))
     if software.alone:
         found = found._replace(each=None)
+    if how is not None:
+        found, launcher = _handed(how, cluster, found), how.by.starts
     if found.each is None and not LAUNCHERS[launcher].ranks:
         others = ", ".join(name for name, one in LAUNCHERS.items() if one.ranks)
         reason = (f"launcher {launcher}: it numbers the ranks of a node consecutively, and this "
                   f"plan has another order; use {others} (--launcher)")
         raise UnsupportedError(f"{target} cannot launch this plan:\n{reason}", (reason,))
-    return software.files(sheet(software, plan, found, launcher))
+    return software.files(sheet(software, plan, found, launcher, how))
+
+
+def _submission(plan: Plan, launcher: str, given: Mapping[str, str], each: int
+                ) -> Submission | None:
+    """How a plan is handed to a cluster; None: the user starts its script.
+
+    Raises
+    ------
+    InputError : settings of a launcher that has none, or as of :func:`submission`.
+    """
+    if not isinstance(given, Mapping) or not all(
+            isinstance(text, str) for pair in given.items() for text in pair):
+        raise InputError(f"settings: got {shorten(given)}; allowed: texts by name")
+    if launcher not in submitters():
+        if given:
+            raise InputError(f"settings: got {', '.join(given)} with {launcher}; allowed: with "
+                             f"{', '.join(submitters())}")
+        return None
+    name = plan.inputs.model.name if plan.inputs.model else plan.inputs.cluster.name
+    return submission(submitters()[launcher], given, plan.inputs.cluster, name, each)
+
+
+def _handed(how: Submission, cluster: Cluster, found: RankPlaces) -> RankPlaces:
+    """Places with the names that hosts get from a launcher.
+
+    Raises
+    ------
+    InputError : names of hosts that it does not take.
+    UnsupportedError : as of :meth:`nest.frameworks.submitters.Submitter.need`.
+    """
+    how.by.need(cluster, found)
+    if found.named and not how.by.entry.get("named"):
+        raise InputError(f"hosts: got names with {how.by.name}; allowed: none, because the cluster "
+                         "says its hosts when it has them")
+    known = how.by.hosts(len(found.nodes), how.settings["name"])
+    if known is None:
+        return found
+    used = dict(zip(sorted(found.nodes), known, strict=True))
+    names = tuple(used.get(node, name) for node, name in enumerate(found.names))
+    return found._replace(names=names, named=True)
 
 
 def launch_files(plan: Plan) -> tuple[str, dict[str, str]] | None:
@@ -132,7 +180,7 @@ def need_launcher(launcher: object) -> None:
     ------
     InputError : it is none; lists those there are.
     """
-    _need("launcher", launcher, LAUNCHERS)
+    _need("launcher", launcher, {**LAUNCHERS, **submitters()})
 
 
 def _need(what: str, given: object, known: Mapping[str, object]) -> None:

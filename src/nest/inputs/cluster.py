@@ -27,6 +27,10 @@ from nest.inputs.links import Links
 from nest.units import Bandwidth, Delay, shorten
 
 MOST_DEVICES, MOST_TYPES = 10**6, 8
+MOST_PER_NODE = 16
+"""Devices of a node, at most; a larger group of the innermost level is a rack (NVL72)."""
+TRAY = 4
+"""Devices of a node of such a rack: the trays of NVIDIA's NVL72."""
 DeviceCount = Annotated[Whole, Field(ge=1, le=MOST_DEVICES)]
 LinkKind = Literal["nvlink3", "nvlink4", "nvlink5", "pcie4", "pcie5", "xgmi", "infiniband", "roce",
                    "efa", "ici", "neuronlink3", "nvlink6", "ualink", "neuronlink4", "ub"]
@@ -285,6 +289,12 @@ class Cluster(Description):
     def whole_sizes(self) -> tuple[int, ...]:
         """Sizes of the levels where all groups are whole."""
         return tuple(level.whole or level.size for level in self.levels)
+
+    @property
+    def node_devices(self) -> int:
+        """Devices of a node: the innermost level, or a tray of a larger one, which is a rack."""
+        inner = self.whole_sizes[0]
+        return inner if inner <= MOST_PER_NODE else TRAY
 
     @property
     def numbers(self) -> tuple[int, ...] | None:

@@ -118,6 +118,25 @@ class _Written(yaml.SafeDumper):
         return True
 
 
+class _Other(_Written):
+    """The same for other programs: blocks of several lines, and quotes around what a reader of YAML
+    1.2 or of Go takes for a number or a truth value."""
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in text else "'" if text[:1] in "+-.0123456789" or len(text) < 2 else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Other.add_representer(str, _text)
+
+
+def yaml_of_others(data: Mapping[str, Any]) -> str:
+    """YAML of plain data that another program reads."""
+    text: str = yaml.dump(dict(data), Dumper=_Other, sort_keys=False, allow_unicode=True, width=96)
+    return text
+
+
 def yaml_text(data: Mapping[str, Any]) -> str:
     """YAML of plain data, fields in their order, which :func:`parse_yaml` reads back."""
     text: str = yaml.dump(dict(data), Dumper=_Written, sort_keys=False, allow_unicode=True,

@@ -14,6 +14,7 @@ from nest.inputs.base import Description, noun_of
 from nest.inputs.cluster import Cluster, inner_sizes, size_template, without_sizes
 from nest.inputs.configuration import Configuration
 from nest.inputs.device import Device, resolve_device
+from nest.inputs.failures import Failures
 from nest.inputs.files import read_description, read_text
 from nest.inputs.job import TRAINABLE, Job, Stack, resolve_stack
 from nest.inputs.model import Model
@@ -182,6 +183,18 @@ def load_space(source: Source | SearchSpace) -> SearchSpace:
     InputError : an unreadable file, or fields that are not allowed.
     """
     return source if isinstance(source, SearchSpace) else _from_file(SearchSpace, source)
+
+
+def load_failures(source: Source | Failures | None) -> Failures:
+    """Read how often parts fail from a file or plain data; of nothing the defaults.
+
+    Raises
+    ------
+    InputError : an unreadable file, or fields that are not allowed.
+    """
+    if source is None:
+        return Failures()
+    return source if isinstance(source, Failures) else _from_file(Failures, source)
 
 
 def load_configuration(source: Source | Configuration) -> Configuration:

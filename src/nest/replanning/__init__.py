@@ -1,5 +1,6 @@
-"""The next plan after devices are lost or return.
+"""Losses of devices: the next plan, and what failures cost.
 
-`replan` is :func:`nest.replan`; `moves` counts the bytes that devices receive.
-What is left of a cluster is in :mod:`nest.network.losses`.
+`replan` is :func:`nest.replan`; `moves` counts the bytes that devices receive. `goodput` is
+:func:`nest.goodput`; `renewal` has its formulas. What is left of a cluster is in
+:mod:`nest.network.losses`.
 """

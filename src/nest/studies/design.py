@@ -104,7 +104,7 @@ class _Family:
         else:
             raise InputError("design: got a study without train and together; allowed: with the "
                              "tokens of its trainings, such as train: {tokens: 15e12}")
-        self.names, productive = (*tokens,), train.productive if train is not None else 1.0
+        self.names = (*tokens,)
         self.axes = [name for n, name in enumerate(names) if n != place]
         points, found, self.excluded = Points(study), dict[Any, dict[str, Point]](), 0
         for number, choices in best_first(study):
@@ -125,7 +125,8 @@ class _Family:
             weights = []
             for name, point in zip(tokens, each, strict=True):
                 job = _question(point).job
-                weights.append(tokens[name] / (job.global_batch * job.seq_len) / productive / DAY)
+                weights.append(tokens[name] / (job.global_batch * job.seq_len) / DAY
+                               / point.run.productive)
             self.sites.append(_Site(tuple(each), np.array(weights), bill.hour if bill else 0.0,
                                     bill.watts if bill else 0.0))
             self.labels.append(labels)

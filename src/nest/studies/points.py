@@ -10,6 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from nest.errors import InputError
+from nest.evaluation.evaluate import chain_of
+from nest.model import Chain
+from nest.replanning.renewal import WHOLE, Expected, expected
 from nest.studies.axes import Choice, Expression
 from nest.studies.questions import Resolver, VersionedQuestion
 from nest.studies.study import SECTIONS, Bill, Sample, Study, bill
@@ -36,7 +39,9 @@ class Point(NamedTuple):
     problem: str | None
     """Why there is no question."""
     bill: Bill | None
-    """What the cluster costs; None: no price list, or no question."""
+    """What the cluster costs, with the spares of ``run``; None: no price list, or no question."""
+    run: Expected = WHOLE
+    """What failures leave of the time, and the spares beside."""
 
 
 def combinations(study: Study) -> Iterator[tuple[int, tuple[Choice, ...]]]:
@@ -136,6 +141,7 @@ class Points:
 
     def __init__(self, study: Study) -> None:
         self._study, self._resolver = study, Resolver(study)
+        self._chains: dict[Any, Chain] = {}
         self._constraints = [Expression(text, study.names) for text in study.constraints]
 
     def point(self, number: int, choices: tuple[Choice, ...]) -> Point | None:
@@ -151,6 +157,19 @@ class Points:
             prices = self._study.prices
             costs = None if prices is None else bill(
                 prices, {**names, "cluster": question.cluster})  # an axis may have its name
+            run = self._run(question)
+            if costs is not None:
+                costs = costs._replace(hour=costs.hour * (1.0 + run.spares))
         except InputError as error:
             return Point(number, labels, None, None, " ".join(str(error).split())[:4000], None)
-        return Point(number, labels, question, key, None, costs)
+        return Point(number, labels, question, key, None, costs, run)
+
+    def _run(self, question: VersionedQuestion) -> Expected:
+        """What failures leave of the time at a point."""
+        train = self._study.train
+        if train is None or train.failures is None:
+            return WHOLE._replace(productive=(train and train.productive) or 1.0)
+        if question.model not in self._chains:
+            self._chains[question.model] = chain_of(question.subject)
+        return expected(train.failures, question.cluster, question.job,
+                        self._chains[question.model])

@@ -129,6 +129,8 @@ class About(Description):
     devices: int = Field(0, ge=0)
     hour: float | None = Field(None, description="money for an hour of the cluster")
     watts: float | None = None
+    productive: float = Field(1.0, description="share of the time that trains")
+    spares: float = Field(0.0, description="spare devices for each of the cluster")
 
 
 class Answered(NamedTuple):

@@ -29,6 +29,7 @@ class Objective(NamedTuple):
 
 OBJECTIVES: Mapping[ObjectiveName, Objective] = {
     "tokens_per_s": Objective("tokens/s", True),
+    "tokens_per_day": Objective("tokens/day", True),
     "tokens_per_money": Objective("tokens per {currency}", True),
     "tokens_per_joule": Objective("tokens per joule", True),
     "mfu": Objective("MFU", True),
@@ -57,6 +58,12 @@ class Figures(NamedTuple):
     days_high: float | None
     money_low: float | None
     money_high: float | None
+    tokens_per_day: float
+    """Of days in which `productive` of the time trains."""
+    productive: float
+    """Share of the time that trains."""
+    spares: int
+    """Spare devices."""
     in_time: bool
     """The training ends in the days it may take; True without such."""
 
@@ -77,7 +84,7 @@ def figures(answer: Outcome, about: About, train: Train | None) -> Figures:
     if not speed or step is None or mfu is None:
         raise ValueError(f"got an answer {answer.status} without a plan")
     hour, watts = about.hour, about.watts
-    days = None if train is None else train.tokens / speed / train.productive / 86400.0
+    days = None if train is None else train.tokens / speed / about.productive / 86400.0
     spent = [None if days is None or found is None else days * found / step
              for found in (step, answer.low_s, answer.high_s)]
     paid = [hour * 24.0 * one if hour and one is not None else None for one in spent]
@@ -87,7 +94,9 @@ def figures(answer: Outcome, about: About, train: Train | None) -> Figures:
         tokens_per_money=speed * 3600.0 / hour if hour else None,
         tokens_per_joule=speed / watts if watts else None, days=days,
         money=paid[0], days_low=spent[1], days_high=spent[2], money_low=paid[1],
-        money_high=paid[2],
+        money_high=paid[2], tokens_per_day=speed * 86400.0 * about.productive,
+        productive=about.productive,
+        spares=round(about.spares * about.devices),
         in_time=train is None or train.days is None or days is None or days <= train.days)
 
 
@@ -95,8 +104,8 @@ def figures_at(answer: Outcome, point: Point, train: Train | None) -> Figures:
     """Figures of an answer at a point that is not stored."""
     assert point.question is not None
     hour, watts, _ = point.bill or (None, None, 0)
-    return figures(answer, About(devices=point.question.cluster.size, hour=hour, watts=watts),
-                   train)
+    return figures(answer, About(devices=point.question.cluster.size, hour=hour, watts=watts,
+                                 **point.run._asdict()), train)
 
 
 # ---------------------------------------------------------------- results
@@ -296,8 +305,7 @@ class Results:
             tokens = asked.tokens.get(str(row.labels[place]))
             if row.figures is None or tokens is None:
                 continue
-            productive = study.train.productive if study.train else 1.0
-            days = tokens / row.figures.tokens_per_s / productive / 86400.0
+            days = tokens / row.figures.tokens_per_s / row.figures.productive / 86400.0
             hour = row.figures.money_per_hour
             rows.setdefault(row.labels[:place] + row.labels[place + 1:], []).append(
                 (row.number, days, hour * 24.0 * days if hour else None))

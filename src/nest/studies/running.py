@@ -452,7 +452,7 @@ def _about(point: Point, proof: Proof | None = None) -> str:
     devices = 0 if point.question is None else point.question.cluster.size
     hour, watts, _ = point.bill or (None, None, 0)
     return _json(About(problem=point.problem, devices=devices, hour=hour, watts=watts,
-                       proof=proof))
+                       proof=proof, **point.run._asdict()))
 
 
 def _json(about: About) -> str:

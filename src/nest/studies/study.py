@@ -18,6 +18,7 @@ from pydantic import AfterValidator, Field, PrivateAttr, model_validator
 from nest.errors import InputError, did_you_mean
 from nest.inputs.base import Description, Freeze, Name, Number, Problems, Whole, at_most
 from nest.inputs.cluster import Cluster
+from nest.inputs.failures import Failures
 from nest.studies.axes import AnyAxis, Choice, Expression
 from nest.units import Bandwidth, shorten
 
@@ -158,8 +159,8 @@ SECTIONS = ("model", "cluster", "job", "space", "search")
 """Parts of a question that paths begin with."""
 MOST_POINTS = 10**6
 """Points of one study; larger grids are sampled."""
-ObjectiveName = Literal["tokens_per_s", "tokens_per_money", "tokens_per_joule", "mfu",
-                        "step_time_s", "devices", "days", "money"]
+ObjectiveName = Literal["tokens_per_s", "tokens_per_day", "tokens_per_money", "tokens_per_joule",
+                        "mfu", "step_time_s", "devices", "days", "money"]
 
 _NEEDS: Mapping[str, Mapping[str, str]] = {
     "prices": {"money": "{device_hour: 2.5}", "tokens_per_money": "{device_hour: 2.5}",
@@ -187,8 +188,19 @@ class Train(Description):
     tokens: Annotated[Number, Field(gt=0, le=1e18)] = Field(description="tokens to train on")
     days: Annotated[Number, Field(gt=0, le=1e5)] | None = Field(
         None, description="days it may take; null: any. Slower plans are out of the race")
-    productive: Annotated[Number, Field(gt=0, le=1)] = Field(
-        1.0, description="share of the time that trains: the rest is failures and restarts")
+    productive: Annotated[Number, Field(gt=0, le=1)] | None = Field(
+        None, description="share of the time that trains: the rest is failures and restarts; null: "
+        "that of `failures`, or 1 without them")
+    failures: Failures | None = Field(
+        None, description="how often parts fail: the share of each point follows, and `money` is "
+        "that of its spare nodes too; {}: rates of Llama 3 405B")
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if self.productive is not None and self.failures is not None:
+            raise Problems([("productive", f"got {self.productive:g} beside failures; allowed: one "
+                             "of the two")])
+        return self
 
 
 class Together(Description):
@@ -329,6 +341,9 @@ class Study(Description):
         data = self.as_dict()
         if self.together is None:
             del data["together"]  # as before there was such a field
+        if self.train is not None and self.train.failures is None:
+            del data["train"]["failures"]  # likewise, when `productive` was 1
+            data["train"]["productive"] = self.train.productive or 1.0
         for name in ("optic", "optic_watts"):
             if self.prices is not None and not data["prices"][name]:
                 del data["prices"][name]  # likewise

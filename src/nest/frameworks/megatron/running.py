@@ -16,7 +16,7 @@ from nest.evaluation.evaluate import evaluate
 from nest.evaluation.plans import Plan
 from nest.evaluation.ranks import Rank
 from nest.frameworks.capture.document import ScriptText
-from nest.frameworks.hosts import MOST_PER_NODE, Placed, RankPlaces, devices_of, per_node, places
+from nest.frameworks.hosts import Placed, RankPlaces, devices_of, per_node, places
 from nest.frameworks.improvement import (
     UNSET,
     Change,
@@ -37,7 +37,7 @@ from nest.frameworks.megatron.read import Described, described
 from nest.frameworks.megatron.script import Launch, followed, name_of, opened, placed_beside
 from nest.frameworks.megatron.write import TARGET
 from nest.frameworks.settings import Words, arguments_of, known
-from nest.inputs.cluster import Cluster
+from nest.inputs.cluster import MOST_PER_NODE, Cluster
 from nest.inputs.configuration import Configuration
 from nest.inputs.job import Job, Stack
 from nest.inputs.loading import load_stack
