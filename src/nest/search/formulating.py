@@ -114,7 +114,9 @@ def enumerated(
     # A frame that is kept holds for all prices, whichever exchange they make the fastest.
     exchanges = Exchanges(query.chain, fabric, rates) if (
         alone and not moves and not _lasts(candidates, cache)) else None
-    candidates.list_only(listed, exchanges, not moves and not needs_context(rules, query.chain))
+    # Ranks that divide their samples are less busy than ranks with samples of their own.
+    whole = not moves and not query.job.samples and not needs_context(rules, query.chain)
+    candidates.list_only(listed, exchanges, whole)
     return Choices(query, signatures_of(query, cache), candidates, policies, [
         (zero, shard) for zero in range(4) if space.allows("zero", zero)
         for shard, name in enumerate(("dp", "dp_in"))

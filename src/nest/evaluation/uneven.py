@@ -1,0 +1,69 @@
+"""Steps of samples of many lengths: how much they differ, and what waits are not priced."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from nest.costs.imbalance import largest_of
+from nest.inputs.configuration import Configuration
+from nest.inputs.job import Job
+from nest.units import format_seconds
+
+
+class UnevenSteps(NamedTuple):
+    """Seconds besides the expected ones of a step, which waits for its busiest replica."""
+
+    spread: float
+    """Standard deviation between steps."""
+    waits: float
+    """About so much longer a step may take where ranks meet in each micro-batch."""
+    why: tuple[str, ...]
+    """Where they do."""
+
+
+def uneven(
+    job: Job, plan: Configuration, expected: float, seconds: Callable[[float], float],
+) -> UnevenSteps | None:
+    """What samples of many lengths add; None: attention sees whole sequences.
+
+    Replicas wait for each other once a step, which is priced. Ranks that share experts or the
+    parameters of a layer (ZeRO-3) do in every micro-batch, whose pairs vary sqrt(m) times as much
+    as those of m. A pipeline takes the sum of its micro-batches and pp - 1 times the longest one
+    (an order of alike stages, each micro-batch as long on all of them).
+
+    Parameters
+    ----------
+    expected : seconds of a step.
+    seconds : of a step whose busiest replica has so many standard deviations more.
+    """
+    if not job.samples or not job.stack.flash_attention:
+        return None
+    # Stages of unlike degrees: the one with the most replicas.
+    replicas = max(plan.outer_dp * stage.dp_in for stage in plan.stages)
+    batches = job.global_batch // (plan.outer_dp * plan.micro_batch)
+    own, deviations, why = largest_of(replicas), 0.0, list[str]()
+    if replicas > 1 and batches > 1:
+        meet = {"ZeRO-3 gathers": any(stage.zero == 3 for stage in plan.stages),
+                "experts exchange tokens": any(stage.ep > 1 for stage in plan.stages)}
+        why += [name for name, holds in meet.items() if holds]
+        if why:
+            deviations = (math.sqrt(batches) - 1.0) * own.mean / own.deviation
+    if plan.pp > 1:
+        why.append("the longest micro-batch passes all stages")
+        longest = largest_of(batches).mean if batches > 1 else 0.0
+        deviations += (plan.pp - 1) / math.sqrt(batches) * longest / own.deviation
+    waits = seconds(deviations) - expected if deviations else 0.0
+    return UnevenSteps(seconds(1.0) - expected, waits, tuple(why))
+
+
+def waiting_doubt(found: UnevenSteps | None) -> Iterator[str]:
+    """What of samples of many lengths is not priced, or was never measured."""
+    if found is None:
+        return
+    yield ("no measured run has samples of known lengths: the busiest replica of samples that are "
+           "dealt at random is priced, without sorting or balancing them")
+    if found.waits:
+        yield (f"steps may take about {format_seconds(found.waits)} longer, which is not priced: "
+               f"{' and '.join(found.why)} while lengths differ")
