@@ -79,7 +79,7 @@ def test_the_busiest_replica_against_samples_drawn_at_random(rows: int, replicas
     assert most[1] == pytest.approx(1.0)
     assert most[0] == pytest.approx(np.mean(drawn) / mean, rel=0.04)
     above = busiest(keys, float(budget * replicas), np.array([replicas]), 1.0) - most[0]
-    assert above[0] == pytest.approx(np.std(drawn) / mean, rel=0.35)
+    assert above[0] == pytest.approx(np.std(drawn) / mean, rel=0.5)
 
 
 def test_no_replica_has_more_than_the_longest_samples() -> None:
