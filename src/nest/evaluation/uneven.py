@@ -73,8 +73,9 @@ def waiting_doubt(found: UnevenSteps | None) -> Iterator[str]:
     """What of samples of many lengths is not priced, or was never measured."""
     if found is None:
         return
-    yield ("no measured run has samples of known lengths: the busiest replica of samples that are "
-           "dealt at random is priced, without sorting or balancing them")
+    # bench/packed_runs.csv, bench/lora_runs.csv
+    yield ("prices of packed samples were compared with ten runs of short ones alone: the busiest "
+           "replica of samples dealt at random is priced, without sorting or balancing them")
     if found.waits:
         yield (f"steps may take about {format_seconds(found.waits)} longer, which is not priced: "
                f"{' and '.join(found.why)} while lengths differ")

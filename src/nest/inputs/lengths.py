@@ -83,7 +83,7 @@ def lognormal(median: float, sigma: float, longest: int) -> dict[int, float]:
 
 Lengths = Annotated[
     dict[Annotated[Whole, Field(ge=1, le=10**8)], Annotated[Number, Field(gt=0, le=1e12)]],
-    BeforeValidator(read_lengths), Freeze]
+    BeforeValidator(read_lengths, json_schema_input_type=dict[str, float] | str), Freeze]
 
 
 def token_shares(lengths: Mapping[int, float]) -> tuple[tuple[int, float], ...]:
