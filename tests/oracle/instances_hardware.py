@@ -167,6 +167,19 @@ def random_job(rng: Random, theme: str) -> Job:
         batches, lengths = [1, 1, 2], [4096, 6144, 8192, 16384, 32768]
     elif theme == "outer":
         batches = [2, 4, 6, 8, 12]
+    found = _random_job(rng, stack, more, last, batches, lengths)
+    own = Random(repr(stack) + "lengths")
+    if own.random() >= 0.2:
+        return found
+    shares = {max(1, found.seq_len // part): own.choice((0.2, 1.0, 9.0))
+              for part in own.sample((1, 2, 3, 7, 20), own.randint(2, 4))}
+    return found.replace(lengths=shares, packing=own.choice(("packed", "packed", "padded")))
+
+
+def _random_job(
+    rng: Random, stack: dict[str, Any], more: Random, last: Random, batches: list[int],
+    lengths: list[int],
+) -> Job:
     limit = Random(repr(stack) + "capacity").choice((None,) * 7 + (0.7, 1.0, 1.3))
     return Job(
         expert_capacity=limit,

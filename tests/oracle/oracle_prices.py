@@ -194,7 +194,9 @@ class Pricer:
         samples = 0.0  # of a step, for which a device of a pipeline has buffers
         if self.job.stack.receives_all:
             samples = self.job.global_batch / outer.outer_dp / shards(s, self.job)
-        return (outer.micro_batch // s.dp_in, *s[1:], *c.state, *self._groups[place], samples)
+        # Who has samples of its own, where they differ in length.
+        own = outer.outer_dp * s.dp_in if self.job.lengths else 1
+        return (outer.micro_batch // s.dp_in, *s[1:], *c.state, *self._groups[place], own, samples)
 
     def device(self, start: int) -> int:
         """Type of the devices of a block."""
@@ -222,10 +224,11 @@ class Pricer:
             samples, tp, sp, cp, inner, gather, ep, etp, *state = (
                 np.repeat(column, times) for column in columns[:12])
             # In the order of Spreads, which is that of Body and State.
-            groups = [arrays(column, times) for column in columns[13:-1]]
+            groups = [arrays(column, times) for column in columns[13:-2]]
             codes = np.tile(self.codes, len(rows))
-            found[device] = (rows, Body(samples, tp, sp, cp, inner, gather, ep, etp, codes,
-                                         *groups[:5]), State(tp, ep, etp, *state, *groups[5:]))
+            body = Body(samples, tp, sp, cp, inner, gather, ep, etp, codes, *groups[:5],
+                        replicas=np.repeat(columns[-2], times))
+            found[device] = rows, body, State(tp, ep, etp, *state, *groups[5:])
         return found
 
     def run(self, layers: Sequence[int], before: int, policies: Sequence[Policy], piped: bool

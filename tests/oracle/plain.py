@@ -80,6 +80,7 @@ def cost(
     hybrid: bool = False, recompute: int = 0, precision: str = "bf16", samples: int = B,
     imbalance: float = 1.0, capacity: float | None = None, padded: bool = False,
     optimizer: str = "adam", machine: dict[str, Any] | None = None,
+    lengths: dict[int, float] | None = None, packing: Any = "packed",
     **software: Any,
 ) -> LayerCosts:
     """Price a layer on ``outer`` blocks of ``dp`` x ``cp`` x ``tp`` devices, all on one switch.
@@ -89,6 +90,7 @@ def cost(
     etp = tp if etp is None else etp
     job = Job(global_batch=64, seq_len=S, precision=precision, expert_imbalance=imbalance,
               expert_capacity=capacity, expert_padding=padded, optimizer=optimizer,
+              lengths=lengths, packing=packing,
               stack=stack(**software))
     body = Body(
         samples=np.array([samples]), tp=np.array([tp]),
@@ -96,7 +98,7 @@ def cost(
         gather=np.array([gather]),
         ep=np.array([ep]), etp=np.array([etp]), recompute=np.array([recompute]),
         tp_group=group(tp), swap_group=group(inner), cp_group=group(cp // inner),
-        ep_group=group(ep), etp_group=group(etp),
+        ep_group=group(ep), etp_group=group(etp), replicas=np.array([outer * dp]),
     )
     inner, inner_expert = dp * cp, dp * cp * tp // (ep * etp)
     state = State(

@@ -541,3 +541,15 @@ def test_experts_of_a_capacity(
     assert capacity == wanted
     dense = not_runnable(build_chain(MODELS["llama3-70b"]), job, configured(job, "llama3-70b"))
     assert not [one for one in dense if "capacity" in one.rule]
+
+
+def test_packed_samples_are_one_sequence_a_device_in_megatron_bridge() -> None:
+    model, cluster = nest.load_model("llama3-8b"), nest.load_cluster("dgx-h100", devices=8)
+    way = even_configuration(model, cluster, nest.Job(global_batch=16, seq_len=4096), tp=2, mbs=2)
+    for lengths, packing, broken in (
+            (None, "packed", []), ("512:1,4096:1", "padded", []),
+            ("512:1,4096:1", "packed", ["mbs"])):
+        job = nest.Job(global_batch=16, seq_len=4096, stack="megatron-bridge",
+                       lengths=lengths, packing=packing)  # type: ignore[arg-type]
+        plan = nest.evaluate(model, cluster, job, way)
+        assert [one.field for one in plan.not_runnable] == broken

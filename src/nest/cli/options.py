@@ -154,6 +154,11 @@ class ProblemOptions:
         "be repeated.", "PARTS")] = None
     global_batch: Annotated[int | None, number("Sequences in one training step.", "B")] = None
     seq_len: Annotated[int | None, number("Tokens in one sequence.", "S")] = None
+    lengths: Annotated[str | None, text(
+        "Lengths of samples and their shares, such as 512:30,8192:70, or "
+        "lognormal:MEDIAN:SIGMA:LONGEST; default: each sequence is one sample.", "LENGTHS")] = None
+    packing: Annotated[str | None, text(
+        "Sequences are full of samples of --lengths (packed, default) or padded.", "NAME")] = None
     precision: Annotated[str | None, text(
         "bf16 (default), fp16, fp32, fp8, fp8-delayed, fp8-blockwise, mxfp8 or nvfp4.",
         "NAME")] = None
@@ -281,7 +286,6 @@ class ProblemOptions:
                 for line in error.problems
                 for field in [line.removeprefix(f"{where}: ").partition(":")[0]])
             raise InputError("\n".join(lines), lines) from None
-
 
     def _taught(self, options: dict[str, Any]) -> dict[str, Any]:
         """The stack of the file of --learned, and the margin that its runs ask for."""

@@ -69,16 +69,19 @@ class Body(NamedTuple):
     """Ranks of cp, one of each such group, that pass keys and values or gather them."""
     ep_group: Group
     etp_group: Group
+    replicas: NDArray[np.int64] | None = None
+    """Groups of ranks with samples of their own, of which the busiest is priced; None: the mean."""
 
     @property
     def groups(self) -> tuple[Group, ...]:
         """All groups."""
-        return self[9:]
+        return self[9:14]
 
     def take(self, rows: NDArray[np.int64]) -> Body:
         """Select configurations."""
         columns: list[Any] = [column[rows] for column in self[:8]]
         columns += [self.recompute, *(group.take(rows) for group in self.groups)]
+        columns.append(None if self.replicas is None else self.replicas[rows])
         return Body(*columns)
 
 
@@ -139,6 +142,8 @@ class StageSetting:
     network: Network
     job: Job
     away: Away = HERE
+    above: float = 0.0
+    """Standard deviations by which the busiest rank's samples are longer than expected."""
 
 
 def network(cluster: Cluster) -> Network:
@@ -208,6 +213,7 @@ def bodies(
         fabric.inside(*site, one, tp), fabric.inside(*site, tp, inner, inner > 1),
         fabric.inside(*site, tp * inner, cp // inner),
         fabric.inside(*site, etp, ep, ep > 1), fabric.inside(*site, one, etp),
+        replicas=site.outer_dp * (site.block // (tp * cp)),
     )
 
 

@@ -24,9 +24,10 @@ from nest.costs.compute import (
     memory_seconds,
     scores_seconds,
 )
+from nest.costs.imbalance import Keys, busiest
 from nest.costs.loss import FORMS, parts
 from nest.costs.memory import recipe
-from nest.model import EXPERT, Layer, Operator, Traffic
+from nest.model import EXPERT, Layer, Operator, Traffic, spans
 
 
 def positions_of(layer: Layer, s: StageSetting) -> int:
@@ -149,7 +150,7 @@ def compute_seconds(
         if op.type == "gemm":
             ahead, back = _gemm(op, layer, c, s, rows, ranks, padding)
         elif op.type == "attention":
-            ahead, back = attention(op, layer, s, tokens, ranks)
+            ahead, back = attention(op, layer, s, tokens * busiest_rank(op, layer, c, s), ranks)
             if s.machine.stack.wide_ring:
                 merged = merges(op, c, s, tokens / ranks)
                 ahead, back = ahead + merged[0], back + merged[1]
@@ -335,16 +336,37 @@ def keys_of(op: Operator, machine: Machine, positions: float, backward: bool) ->
     return min(positions, positions * seen + edge)
 
 
+def seen_keys(op: Operator, layer: Layer, s: StageSetting, backward: bool) -> list[Keys]:
+    """:func:`keys_of` by the lengths of samples."""
+    samples = s.job.samples if s.machine.stack.flash_attention else None
+    return [Keys(positions, share, keys_of(op, s.machine, positions, backward))
+            for positions, share in spans(op, layer, s.job.seq_len, samples)]
+
+
+def busiest_rank(op: Operator, layer: Layer, c: Body, s: StageSetting) -> Array:
+    """Pairs of the rank that a step waits for, over the mean; see :func:`busiest`."""
+    every = seen_keys(op, layer, s, False)
+    if c.replicas is None or len(every) == 1:
+        return np.ones(len(c.tp))
+    return busiest(every, float(s.job.global_batch * s.job.seq_len), c.replicas, s.above)
+
+
 def attention(
     op: Operator, layer: Layer, s: StageSetting, tokens: Array, ranks: Array
 ) -> tuple[Array, Array]:
-    """The attention core; context-parallel ranks share the pairs that it needs evenly."""
+    """The attention core; context-parallel ranks share the pairs that it needs evenly.
+
+    Flash kernels stay within samples where sequences are full of them, and take as long as the mean
+    of their tokens' keys asks for, which is exact: the time of a kernel is linear in its pairs.
+    Others compute the scores of whole sequences and mask them.
+    """
     machine, positions = s.machine, float(op.positions or positions_of(layer, s))
     width = op.attention_width / ranks
     head = op.attention_width / (2.0 * op.heads) if op.heads else np.inf
     times = [
-        attention_seconds(machine, tokens, width, keys_of(op, machine, positions, backward), head,
-                          backward)
+        attention_seconds(
+            machine, tokens, width,
+            sum(one.share * one.keys for one in seen_keys(op, layer, s, backward)), head, backward)
         for backward in (False, True)
     ]
     if not machine.stack.flash_attention:

@@ -86,13 +86,13 @@ def context_traffic(
 ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
     """Exchange of keys and values over cp, forward and backward; and the compute that hides it.
 
-    Ring (Ring Attention, arXiv:2310.01889; Megatron-Core p2p): each rank's keys and values pass
-    all others, backward their gradients too, hidden by the attention core to the extent that the
-    stack overlaps. All-to-all (DeepSpeed-Ulysses, arXiv:2309.14509, section 3): queries, keys,
-    values and the output change from a share of the tokens to a share of the heads and back. Both
-    (a2a+p2p; USP, arXiv:2405.07719): the latter among neighbours, then a ring of the heads that
-    are left across them. All-gather: see :func:`gathered_seconds`. None of them moves less where
-    attention has a window.
+    Ring (Ring Attention, arXiv:2310.01889; Megatron-Core p2p): each rank's keys and values pass all
+    others, backward their gradients too, hidden by the attention core to the extent that the stack
+    overlaps. All-to-all (DeepSpeed-Ulysses, arXiv:2309.14509, section 3): queries, keys, values and
+    the output change from a share of the tokens to a share of the heads and back. Both (a2a+p2p;
+    USP, arXiv:2405.07719): the latter among neighbours, then a ring of the heads that are left
+    across them. The mean of all ranks' samples hides it. All-gather: see :func:`gathered_seconds`.
+    None of them moves less where attention has a window.
     """
     ahead, back, under_ahead, under_back = np.zeros((4, len(c.tp)))
     if not (c.cp > 1).any():

@@ -191,7 +191,7 @@ def sureness(
     known, stack = job.stack.calibration, job.stack
     question = question_of(chain, cluster, job, plan)
     if known is not None:
-        beyond = tuple(_beyond(_scope_of_calibration(known), chain, cluster, question))
+        beyond = tuple(_beyond(_scope_of_calibration(known), chain, cluster, job, question))
         word: Word = "extrapolated" if beyond else "measured"
         low, high = _range(known, question.experts, len(beyond))
         count = known.configurations
@@ -201,7 +201,7 @@ def sureness(
         assert stack.runs is not None
         runs = runs_of(stack.runs)
         far = runs.far(question)
-        beyond = tuple(_beyond(_scope_of_runs(runs), chain, cluster, question))
+        beyond = tuple(_beyond(_scope_of_runs(runs), chain, cluster, job, question))
         evidence = _evidence(runs, far, bool(beyond))
         center, half = runs.spread(question, far)
         half *= WIDER ** len(beyond)
@@ -279,7 +279,7 @@ def _scope_of_calibration(known: Calibration) -> Scope:
 
 
 def _beyond(
-    scope: Scope, chain: Chain, cluster: Cluster, question: Properties
+    scope: Scope, chain: Chain, cluster: Cluster, job: Job, question: Properties
 ) -> Iterator[str]:
     """Properties of a question that no measured run of its stack had."""
     for device in cluster.device_types:
@@ -298,6 +298,8 @@ def _beyond(
     if chain.model is not None and chain.model.trainable is not None:
         yield "frozen parameters"
     yield from (f"layers with {part}" for part in chain.unlisted if part in NEW_PARTS)
+    if job.lengths is not None:
+        yield "samples of many lengths"
     if chain.profile is not None:
         yield "a measured profile instead of a model"
 

@@ -18,6 +18,7 @@ from nest.evaluation.feasibility import check, shortages
 from nest.evaluation.plans import Inputs, Parallelism, Plan, Stage, StageMemory, StageTime
 from nest.evaluation.ranks import stage_by_stage
 from nest.evaluation.stages import Pricing, StagePrice, body_of, layers_of, state_of
+from nest.evaluation.uneven import uneven, waiting_doubt
 from nest.inputs.arguments import need
 from nest.inputs.cluster import Cluster
 from nest.inputs.configuration import Configuration, StageConfiguration
@@ -27,7 +28,7 @@ from nest.inputs.profile import Profile
 from nest.model import Chain, build_chain, model_flop, profile_chain
 from nest.model.layouts import layout_of
 from nest.schedules.registry import copies, placement
-from nest.schedules.traits import Hop
+from nest.schedules.traits import Hop, StepTime
 from nest.stacks import Finding, choosing, launch_needs, not_runnable, wrong_devices
 
 
@@ -78,9 +79,7 @@ def priced(chain: Chain, cluster: Cluster, job: Job, configuration: Configuratio
     pricing = Pricing(chain, cluster, job)
     check(pricing, configuration)
     m = pricing.micro_batches(configuration)
-    prices = [pricing.stage(configuration, stage) for stage in configuration.stages]
-    hops = [pricing.hops(configuration, number) for number in range(configuration.pp)]
-    time = pricing.step_time(configuration, prices, hops)
+    prices, hops, time = _step(pricing, configuration)
     stages = tuple(_stage(pricing, configuration, number, *priced)
                    for number, priced in enumerate(zip(prices, hops, strict=True)))
     problems = tuple(shortages(stages, cluster, job))
@@ -95,11 +94,14 @@ def priced(chain: Chain, cluster: Cluster, job: Job, configuration: Configuratio
     broken = (*wrong_devices(cluster, job), *not_runnable(chain, job, configuration))
     needs = launch_needs(chain, job, configuration)
     known = sureness(time.total, chain, cluster, job, configuration)
+    lengths = uneven(job, configuration, time.total, lambda above: _step(
+        Pricing(chain, cluster, job, above), configuration)[2].total)
     return Plan(
         step_time_s=time.total,
+        step_spread_s=lengths and lengths.spread,
         samples_per_s=samples,
-        tokens_per_s=samples * job.seq_len,
-        mfu=model_flop(chain, job.seq_len) * job.global_batch / (peak * time.total),
+        tokens_per_s=samples * (job.tokens / job.global_batch),
+        mfu=model_flop(chain, job.seq_len, job.samples) * job.global_batch / (peak * time.total),
         feasible=not problems,
         problems=problems,
         optimal=False,
@@ -107,7 +109,7 @@ def priced(chain: Chain, cluster: Cluster, job: Job, configuration: Configuratio
         evidence=known.evidence,
         confidence=known.confidence,
         doubts=(*doubts(chain, cluster, job, configuration.offload),
-                *frozen_stages(chain, configuration),
+                *frozen_stages(chain, configuration), *waiting_doubt(lengths),
                 *crowded(configuration, stages, cluster, job.memory_margin)),
         runnable=_runnable(chain, job, broken),
         not_runnable=broken,
@@ -127,6 +129,15 @@ def priced(chain: Chain, cluster: Cluster, job: Job, configuration: Configuratio
         breakdown_s=seconds,
         inputs=Inputs(model=chain.model, profile=chain.profile, cluster=cluster, job=job),
     )
+
+
+def _step(
+    pricing: Pricing, configuration: Configuration
+) -> tuple[list[StagePrice], list[list[Hop]], StepTime]:
+    """Prices of all stages, and of the step."""
+    prices = [pricing.stage(configuration, stage) for stage in configuration.stages]
+    hops = [pricing.hops(configuration, number) for number in range(configuration.pp)]
+    return prices, hops, pricing.step_time(configuration, prices, hops)
 
 
 def _runnable(chain: Chain, job: Job, broken: tuple[Finding, ...]) -> bool | None:

@@ -265,8 +265,12 @@ class Plan(Shown):
 
     schema_: Annotated[str, Field(alias="schema", pattern=SCHEMAS)] = SCHEMA
     step_time_s: Positive = Field(description="of one training step")
-    samples_per_s: Positive = Field(description="of the whole cluster")
-    tokens_per_s: Positive = Field(description="of the whole cluster")
+    step_spread_s: float | None = Field(
+        None, description="standard deviation between steps, of samples of many lengths; null: all "
+        "steps are alike"
+    )
+    samples_per_s: Positive = Field(description="sequences, of the whole cluster")
+    tokens_per_s: Positive = Field(description="of the whole cluster, without padding of samples")
     mfu: float = Field(description="model FLOP of a step / (peak of all devices x step_time_s)")
     feasible: bool = Field(description="every device has the memory that it needs")
     problems: tuple[str, ...] = Field(description="shortages of memory, a sentence each")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -143,9 +143,11 @@ class Pricing:
     ----------
     chain : the layers of the model or profile.
     cluster, job : where and how it is trained.
+    above : standard deviations by which the busiest replica's samples are longer than expected.
     """
 
-    def __init__(self, chain: Chain, cluster: Cluster, job: Job) -> None:
+    def __init__(self, chain: Chain, cluster: Cluster, job: Job, above: float = 0.0) -> None:
+        self._above = above
         self.chain, self.cluster, self.job = chain, cluster, job
         self.fabric = fabric_of(cluster)
         types = cluster.device_types
@@ -160,7 +162,8 @@ class Pricing:
         known = self._settings
         if plan.offload not in known:
             gone = kept_away(self.chain, plan.offload)
-            known[plan.offload] = settings(self.cluster, self.job, gone)
+            known[plan.offload] = tuple(replace(one, above=self._above) for one in settings(
+                self.cluster, self.job, gone))
         return known[plan.offload][self.cluster.type_at(stage.devices[0])]
 
     def stack(self, plan: Configuration) -> Stack:

@@ -226,7 +226,7 @@ class _Probe:
         given = self.job.seq_len
         value = 1 << math.floor(math.log2(max(share * given, 1.0)))
         if self.chain.model is not None and share > 0.0 and self._any(
-                job=self.job.replace(seq_len=value)) is not None:
+                job=self.job.replace(seq_len=value, lengths=None)) is not None:
             yield f"sequences of {value:,} tokens instead of {given:,}"
 
 

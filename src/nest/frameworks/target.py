@@ -18,6 +18,7 @@ from nest.frameworks.hosts import RankPlaces
 from nest.frameworks.launchers import Container, LaunchScript, places_files, script_text
 from nest.frameworks.submitters import Submission, submitted
 from nest.inputs import load_model
+from nest.inputs.lengths import mean_length
 from nest.inputs.model import Model
 from nest.inputs.sources import CATALOG
 from nest.units import format_seconds, shorten
@@ -138,8 +139,17 @@ def sheet(
         plan=plan, title=f"{name}, {len(places.at)} devices of {plan.inputs.cluster.name}: for "
         f"{target.version}.",
         priced=f"Priced: {format_seconds(plan.step_time_s)} per step, "
-        f"{plan.tokens_per_s:,.0f} tokens/s.", places=places, launcher=launcher,
+        f"{plan.tokens_per_s:,.0f} tokens/s{_data(plan)}.", places=places, launcher=launcher,
         submission=submission)
+
+
+def _data(plan: Plan) -> str:
+    """What the data must be, which no file says."""
+    job = plan.inputs.job
+    if job.lengths is None:
+        return ""
+    return (f", with samples of {mean_length(job.lengths):,.0f} tokens in the mean, {job.packing} "
+            f"to {job.seq_len:,}, which the data must be")
 
 
 def stage_by_stage(plan: Plan) -> tuple[Rank, ...]:

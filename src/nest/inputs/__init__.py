@@ -2,11 +2,11 @@
 
 Frozen classes, validated once: `model` (with `layers`, and `trainable`: what is trained), `cluster`
 (with `device`, `links`, `link_kinds` and `filling`: which devices of a group are used), `job` (with
-the stack, and `capabilities`: what it can run), `formats` (number formats of products), `space`
-(bounds of a search), `offload` (what is kept in the memory of the hosts), `choices` (values of a
-stack that a person chooses), `failures` (how often parts fail), `configuration` (one way to run),
-`profile` (measured layers), `operator_graph` (operators with their FLOP and bytes). Start with
-`base`, the base class of all, then `model`, `cluster`, `job`.
+the stack, `capabilities`: what it can run, and `lengths`: those of its samples), `formats` (number
+formats of products), `space` (bounds of a search), `offload` (what is kept in the memory of the
+hosts), `choices` (values of a stack that a person chooses), `failures` (how often parts fail),
+`configuration` (one way to run), `profile` (measured layers), `operator_graph` (operators with
+their FLOP and bytes). Start with `base`, the base class of all, then `model`, `cluster`, `job`.
 `loading` turns a name, a file or a mapping into one of them, with `sources` (the catalog
 alone, or files too), `files` (YAML, JSON, limits),
 `catalog` and `huggingface`. `arguments` checks the arguments of the functions of

@@ -24,6 +24,7 @@ from nest.inputs.base import (
     at_most,
     in_field,
 )
+from nest.inputs.lengths import PACKINGS
 from nest.inputs.offload import CHECKPOINTS, OFFLOAD_MODULES
 from nest.inputs.space import (
     LARGEST,
@@ -107,8 +108,11 @@ FIGURES: Mapping[str, Figure] = {
     "trains": Figure("what is trained: all, parts (or biases), adapters (lora), or adapters beside "
                      "weights kept in 4 bits or int8 (qlora)", ("all", "parts", "lora", "qlora")),
     "lora_rank": Figure("rank of adapters; 0: there are none"),
+    "samples": Figure("how samples of stated lengths fill sequences; none: no lengths are stated",
+                      ("none", *PACKINGS)),
     "block": Figure("devices of a stage", staged=True),
     "dp_in": Figure("data parallel degree inside a block", staged=True),
+    "mbs": Figure("sequences of a device in a micro-batch", staged=True),
     "tp": Figure("tensor parallel degree", staged=True),
     "sp": Figure("sequence parallelism", YES_NO, staged=True),
     "cp": Figure("context parallel degree", staged=True),

@@ -26,6 +26,7 @@ from nest.inputs.base import (
 from nest.inputs.capabilities import CapabilitiesOf
 from nest.inputs.choices import ChoiceName, Values, parsed
 from nest.inputs.formats import number_format
+from nest.inputs.lengths import Lengths, Packing, mean_length
 from nest.inputs.space import Capacity, Dispatcher, Graphs, Loss, Optimizer, Precision
 from nest.units import BytesOrZero, Delay, shorten
 
@@ -477,6 +478,15 @@ class Job(Description):
         description="sequences in one training step"
     )
     seq_len: Annotated[Whole, Field(ge=1, le=10**8)] = Field(description="tokens in one sequence")
+    lengths: Lengths | None = Field(
+        None, description="lengths of samples and their shares, such as {512: 0.3, 8192: 0.7}, or "
+        "a text like 512:30,8192:70 or lognormal:900:1.1:8192 (median, sigma, longest); "
+        "null: each sequence is one sample",
+    )
+    packing: Packing = Field(
+        "packed", description="sequences are full of samples, which see only themselves (packed), "
+        "or are one sample each and padding (padded); without lengths it changes nothing",
+    )
     precision: Precision = Field(
         "bf16", description="number format of matrix products"
     )
@@ -519,6 +529,25 @@ class Job(Description):
             text = "got true without expert_capacity; allowed: with it, or false"
             raise Problems([("expert_padding", text)])
         return self
+
+    @model_validator(mode="after")
+    def _long_enough(self) -> Self:
+        if self.lengths is not None and (longest := max(self.lengths)) > self.seq_len:
+            text = f"got a sample of {longest} tokens; allowed: at most seq_len = {self.seq_len}"
+            raise Problems([("lengths", text)])
+        return self
+
+    @property
+    def samples(self) -> FrozenDict[int, float] | None:
+        """Lengths of the samples that attention stays within; None: it sees whole sequences."""
+        return self.lengths if self.packing == "packed" else None  # type: ignore[return-value]
+
+    @property
+    def tokens(self) -> float:
+        """Those of the samples of a step, without padding."""
+        padded = self.lengths is not None and self.packing == "padded"
+        length = mean_length(self.lengths) if padded else self.seq_len  # type: ignore[arg-type]
+        return float(self.global_batch * length)
 
     @property
     def capacity(self) -> Capacity:

@@ -20,6 +20,7 @@ from nest.model.chain import (
     boundary_bytes,
     model_flop,
     relay_bytes,
+    spans,
     tensor_bytes,
 )
 from nest.model.operators import (
@@ -48,5 +49,6 @@ __all__ = [
     "model_flop",
     "profile_chain",
     "relay_bytes",
+    "spans",
     "tensor_bytes",
 ]

@@ -8,7 +8,7 @@ stands for layer n.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
@@ -16,9 +16,17 @@ from itertools import combinations
 from nest.errors import LimitError
 from nest.inputs.job import Job
 from nest.inputs.layers import MoE
+from nest.inputs.lengths import token_shares
 from nest.inputs.model import Model
 from nest.inputs.profile import Profile
-from nest.model.operators import EXPERT, FURTHER_MODULES, LATENT_MODULES, MODULES, Layer
+from nest.model.operators import (
+    EXPERT,
+    FURTHER_MODULES,
+    LATENT_MODULES,
+    MODULES,
+    Layer,
+    Operator,
+)
 
 MOST_CUTS = 1024
 """Declared limit of the cuts of a graph with branches (chosen: stages are pairs of cuts)."""
@@ -294,19 +302,36 @@ def relay_bytes(chain: Chain, job: Job, before: int, after: int) -> float:
                 if not (t.kept and t.mask & inside)), 0.0)
 
 
-def model_flop(chain: Chain, seq_len: int) -> float:
-    """FLOP of the model for one sample, forward and backward, without recompute.
+def spans(op: Operator, layer: Layer, seq_len: int, samples: Mapping[int, float] | None
+          ) -> tuple[tuple[float, float], ...]:
+    """Positions that attention of a query stays within, with the share of queries each.
+
+    Those of the layer, or of the samples (``samples``: shares by length) that fill its sequences:
+    of all tokens, l n(l) / sum of l n(l) are in samples of length l, of which there are n(l).
+    Layers and keys with a number of positions of their own, such as images, do not consist of them.
+    """
+    if samples is None or layer.tokens or op.positions:
+        return ((float(op.positions or layer.tokens or seq_len), 1.0),)
+    return tuple((float(length), share) for length, share in token_shares(samples))
+
+
+def model_flop(
+    chain: Chain, seq_len: int, samples: Mapping[int, float] | None = None
+) -> float:
+    """FLOP of the model for one sequence, forward and backward, without recompute.
 
     Three times the forward matrix products: the product, the gradient of its input and that of its
     weights, which a frozen one lacks; a layer through which no gradient passes has the first alone.
     Attention counts the positions it needs: half of them if it is causal, fewer within a window. Of
     the experts, those that a token uses count. Layers of multi-token prediction count, as part of
-    the training. 0 for a profile, which has no FLOP.
+    the training. 0 for a profile, which has no FLOP. ``samples``: see :func:`spans`.
     """
-    return sum(sum(_operator_flop(chain.kinds[kind], seq_len)) for kind in chain.order)
+    return sum(sum(_operator_flop(chain.kinds[kind], seq_len, samples)) for kind in chain.order)
 
 
-def _operator_flop(layer: Layer, seq_len: int) -> Iterator[float]:
+def _operator_flop(
+    layer: Layer, seq_len: int, samples: Mapping[int, float] | None
+) -> Iterator[float]:
     tokens = layer.tokens or seq_len
     for op in layer.operators:
         positions = op.positions or tokens
@@ -315,6 +340,8 @@ def _operator_flop(layer: Layer, seq_len: int) -> Iterator[float]:
             copies = layer.experts.top_k if layer.experts and op.split in EXPERT else 1
             yield times * 2.0 * positions * op.width * op.depth * copies
         elif op.type == "attention":
-            yield times * 2.0 * tokens * positions * op.attention_width * op.seen(positions)
+            keys = sum(share * one * op.seen(one)
+                       for one, share in spans(op, layer, seq_len, samples))
+            yield times * 2.0 * tokens * op.attention_width * keys
         elif op.type == "scan":
             yield times * 2.0 * tokens * op.attention_width

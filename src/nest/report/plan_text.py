@@ -10,6 +10,7 @@ from nest.evaluation.plans import Evidence, Plan
 from nest.inputs import Cluster, GemmEfficiency
 from nest.inputs.configuration import Configuration
 from nest.inputs.device import default_gemm
+from nest.inputs.lengths import mean_length
 from nest.inputs.space import SearchSpace
 from nest.model import build_chain
 from nest.report.page import Page, PageOptions
@@ -228,6 +229,8 @@ def _choices(page: Page, plan: Plan) -> None:
               f"{p.devices_used:,} of {plan.inputs.cluster.size:,} devices used")
     page.fact("Batch", f"{p.global_batch:,} sequences of {job.seq_len:,} tokens = outer_dp "
               f"{p.outer_dp} x micro-batch {p.micro_batch} x {p.micro_batches:,} micro-batches")
+    if text := samples(plan):
+        page.fact("Samples", text)
     page.fact("Training", f"{job.precision}, {job.optimizer}, stack {job.stack.name}, device "
               f"{', '.join(device.name for device in plan.inputs.cluster.device_types)}")
     if p.choices:
@@ -252,6 +255,21 @@ def _choices(page: Page, plan: Plan) -> None:
     if used:
         text = "; ".join(f"{group} {' or '.join(used[group])}" for group in used)
         page.fact("Collectives", text.replace("hierarchical", "hierarchical (level by level)"))
+
+
+def samples(plan: Plan) -> str:
+    """Samples of many lengths, and what they do to steps; empty: each sequence is one."""
+    job = plan.inputs.job
+    if job.lengths is None:
+        return ""
+    mean, most = mean_length(job.lengths), max(job.lengths)
+    text = f"{mean:,.0f} tokens in the mean, up to {most:,}; {job.packing}"
+    if job.packing == "padded":
+        return f"{text}: {100 * (1.0 - mean / job.seq_len):.0f} % of all tokens are padding"
+    if plan.step_spread_s is None:
+        return f"{text}, but attention sees whole sequences"
+    return (f"{text}, attention stays within them; steps differ by "
+            f"{format_seconds(plan.step_spread_s)} (standard deviation)")
 
 
 def launch(plan: Plan) -> list[tuple[str, str]]:

@@ -91,7 +91,8 @@ def _batch(plan: Plan) -> str:
     p = plan.parallelism
     each = full.span_text(p.micro_batch // stage.dp_in for stage in plan.stages)
     return (f"{p.global_batch:,} sequences of {plan.inputs.job.seq_len:,} tokens; "
-            f"{p.micro_batches:,} micro-batches of {each} a rank")
+            f"{p.micro_batches:,} micro-batches of {each} a rank"
+            + (f"; samples of {text}" if (text := full.samples(plan)) else ""))
 
 
 def _software(plan: Plan) -> str:

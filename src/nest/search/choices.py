@@ -31,7 +31,7 @@ from nest.stacks.rules import applies, impossible, wrong
 
 Costs = dict[Hashable, Array]
 JOB = ("precision", "optimizer", "capacity", "kind", "experts", "mla", "window", "sinks", "vision",
-       "tied", "kv_heads", "trains", "lora_rank")
+       "tied", "kv_heads", "trains", "lora_rank", "samples")
 """Figures that no choice changes."""
 EXPERTS = ("dispatcher", "fused_experts")
 """Choices without a meaning for models without experts."""

@@ -132,7 +132,9 @@ def _enumerated(
         policies = runnable_policies(policies, rules, query)
     exchanges = Exchanges(query.chain, fabric, rates) if (
         alone and not moves and rates is not None) else None
-    candidates.list_only(listed, exchanges, not moves and not needs_context(rules, query.chain))
+    # Ranks that divide their samples are less busy than ranks with samples of their own.
+    whole = not moves and not query.job.samples and not needs_context(rules, query.chain)
+    candidates.list_only(listed, exchanges, whole)
     return candidates, policies, [
         (zero, shard) for zero in range(4) if space.allows("zero", zero)
         for shard, name in enumerate(("dp", "dp_in"))

@@ -264,7 +264,10 @@ def grouped(
     fabric, splits, pairs = candidates.fabric, candidates.splits, candidates.pairs
     here = site if fabric.by_links else site[1:2]  # what groups inside a block depend on
     device = fabric.types(rows.start)
-    one, body_of = distinct_rows(*here, rows.samples, rows.split, rows.pair)
+    # Where samples differ in length, ranks with samples of their own count.
+    owners = [site.outer_dp * (rows.block // splits.width[rows.split])
+              ] if candidates.job.samples else []
+    one, body_of = distinct_rows(*here, rows.samples, rows.split, rows.pair, *owners)
     machine = device[one]
     split, pair = rows.split[one], rows.pair[one]
     body = bodies(
@@ -273,7 +276,8 @@ def grouped(
         np.maximum(pairs.etp[pair], 1), recompute=np.array([policies]),
     )
     alike, number = distinct_rows(
-        machine, rows.samples[one], split, pair, *(spread(group) for group in body.groups))
+        machine, rows.samples[one], split, pair, *(owner[one] for owner in owners),
+        *(spread(group) for group in body.groups))
     body_of = number[body_of]
     body, machine = body.take(alike), machine[alike]
     tp, experts = splits.tp[rows.split], pairs.width[rows.pair]

@@ -48,8 +48,8 @@ T = TypeVar("T")
 OUTER = ("micro_batches", "rounds", "round", "group", "missing", "outer_dp", "gap")
 """Figures of an outer choice."""
 AXIS_OF = {
-    **dict.fromkeys(("block", "dp_in", "tp", "sp", "cp", "cp_comm", "ep", "etp", "expert_ranks",
-                     "model_ranks"), ROW),
+    **dict.fromkeys(("block", "dp_in", "mbs", "tp", "sp", "cp", "cp_comm", "ep", "etp",
+                     "expert_ranks", "model_ranks"), ROW),
     **dict.fromkeys(("zero", "shard"), WAY),
     **dict.fromkeys(("recompute", "recompute_modules", "module_set"), POLICY),
     "recompute_layers": FIRST,
@@ -197,8 +197,9 @@ class Runnable:
         tp, sp, cp = (column[rows.split] for column in splits[:3])
         ep, etp = pairs.ep[rows.pair], pairs.etp[rows.pair]
         etp = np.where(etp > 0, etp, tp)
-        found = {"block": rows.block, "dp_in": rows.block // (tp * cp), "tp": tp, "cp": cp,
-                 "ep": ep, "etp": etp, "expert_ranks": ep * etp, "model_ranks": tp * cp}
+        found = {"block": rows.block, "dp_in": rows.block // (tp * cp), "mbs": rows.samples,
+                 "tp": tp, "cp": cp, "ep": ep, "etp": etp, "expert_ranks": ep * etp,
+                 "model_ranks": tp * cp}
         return {
             **self._fixed, **{name: Column.of(ROW, values) for name, values in found.items()},
             "sp": Column.of(ROW, sp, NO_YES),
@@ -417,7 +418,7 @@ def needs_context(known: Capabilities | None, chain: Chain) -> bool:
         """Whether ranks with whole samples keep a rule, or keep it if others do."""
         if rule.alike or any(one not in rule.when.get(name, (one,)) for name, one in fixed.items()):
             return True  # it is about stages, or about context parallelism
-        names = figures(rule) & {*without, "dp_in", "model_ranks"}
+        names = figures(rule) & {*without, "dp_in", "mbs", "model_ranks"}
         return names.isdisjoint(rule.when) and all(
             name in without and rule.allowed is not None
             and outside(without[name], rule.allowed) is None for name in names)

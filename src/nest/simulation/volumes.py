@@ -84,7 +84,9 @@ class _Counter:
         self.layer, self.stack = layer, s.machine.stack
         sizes = (*body.groups, *state.groups)
         groups = [_group(level, int(group.size[0])) for level, group in enumerate(sizes)]
-        self.body = Body(*body[:9], *groups[:5])
+        self.body = body._replace(
+            tp_group=groups[0], swap_group=groups[1], cp_group=groups[2], ep_group=groups[3],
+            etp_group=groups[4])
         self.state = state._replace(
             dp_group=groups[5], expert_dp_group=groups[6], inner_group=groups[7],
             inner_expert_group=groups[8], outer_group=groups[9],

@@ -18,9 +18,10 @@ Value = int | str | frozenset[str] | tuple[str, ...]
 Figures = Mapping[str, Value]
 
 
-def stage_figures(stage: StageConfiguration) -> Figures:
+def stage_figures(stage: StageConfiguration, micro_batch: int) -> Figures:
     """Figures that each stage has of its own."""
     return {
+        "mbs": micro_batch // stage.dp_in,
         "block": stage.devices[1] - stage.devices[0], "dp_in": stage.dp_in, "tp": stage.tp,
         "sp": _yes(stage.sp), "cp": stage.cp, "cp_comm": stage.cp_comm, "ep": stage.ep,
         "etp": stage.etp, "expert_ranks": stage.ep * stage.etp,
@@ -77,6 +78,7 @@ def model_figures(chain: Chain, job: Job) -> Figures:
         "vision": _yes(model is not None and model.vision is not None),
         "tied": _yes(model is not None and model.tied_embeddings),
         "kv_heads": 0 if model is None else model.kv_heads,
+        "samples": "none" if job.lengths is None else job.packing,
         **_trained(None if model is None else model.trainable),
     }
 

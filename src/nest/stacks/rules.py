@@ -150,7 +150,7 @@ def _broken(
     if not rules:
         return
     whole = plan_figures(chain, job, plan)
-    stages = [{**whole, **stage_figures(stage)} for stage in plan.stages]
+    stages = [{**whole, **stage_figures(stage, plan.micro_batch)} for stage in plan.stages]
     for name, rule in rules.items():
         concerned = [n for n, figures in enumerate(stages) if applies(rule, figures)]
         for field in rule.fields if concerned else ():

@@ -125,8 +125,7 @@ class _Family:
             weights = []
             for name, point in zip(tokens, each, strict=True):
                 job = _question(point).job
-                weights.append(tokens[name] / (job.global_batch * job.seq_len) / DAY
-                               / point.run.productive)
+                weights.append(tokens[name] / job.tokens / DAY / point.run.productive)
             self.sites.append(_Site(tuple(each), np.array(weights), bill.hour if bill else 0.0,
                                     bill.watts if bill else 0.0))
             self.labels.append(labels)

@@ -153,10 +153,11 @@ class Prover:
                 chains[model] = chain_of(model)
             peak = sum(peak_flops(cluster.device_types[kind], job.precision) * count
                        for kind, count in _counted(cluster.type_numbers, cluster.size))
-            tokens = float(job.global_batch * job.seq_len)
+            tokens = job.tokens
             answer = Outcome(
                 status="ok", step_time_s=1.0, tokens_per_s=tokens,
-                mfu=model_flop(chains[model], job.seq_len) * job.global_batch / peak)
+                mfu=model_flop(chains[model], job.seq_len, job.samples)
+                * job.global_batch / peak)
             found = figures_at(answer, point, study.train)
             base.append([_scale(getattr(found, name), OBJECTIVES[name].most)
                          for name in study.wanted])

@@ -72,8 +72,9 @@ class Goal(NamedTuple):
 
         cluster = point.question.cluster
         peak = cluster.size * peak_flops(cluster.device, job.precision)
-        answer = Outcome(status="ok", step_time_s=1.0, tokens_per_s=job.global_batch * job.seq_len,
-                         mfu=model_flop(chain, job.seq_len) * job.global_batch / peak)
+        answer = Outcome(status="ok", step_time_s=1.0, tokens_per_s=job.tokens,
+                         mfu=model_flop(chain, job.seq_len, job.samples)
+                         * job.global_batch / peak)
         value = getattr(figures_at(answer, point, study.train), self.objective)
         if value is None:
             raise InputError(f"goal: got {self.objective} of a study without what it needs; "

@@ -97,6 +97,7 @@ def _job(run: Run, software: Stack) -> Job:
     dropping = CAPACITY.search(_words(run)) is not None
     return Job(global_batch=run.degree("gbs_seqs"), seq_len=run.degree("seq_len"),
                precision=number, stack=software, routing=_routing_of(run),
+               lengths=run.text("lengths") or None,
                expert_capacity=1.0 if dropping else None, expert_padding=dropping,
                memory_margin=0.0)  # a run that was measured did fit
 

@@ -19,6 +19,7 @@ from nest.report.plan_text import (
     launch,
     percent,
     proved,
+    samples,
     searched,
     span_text,
 )
@@ -285,6 +286,8 @@ def _assumed(plan: Plan) -> Iterator[str]:
            "its source.")
     if assumed := defaults(plan.inputs.cluster):
         yield f"Not measured, or not stated: {assumed}."
+    if text := samples(plan):
+        yield f"Samples have {text}."
     if job.expert_imbalance > 1.0:
         yield f"The busiest device of experts gets {job.expert_imbalance:g} times the mean."
     elif any(stage.ep > 1 for stage in plan.stages):
