@@ -73,7 +73,7 @@ def test_a_module_that_the_model_lacks_is_refused() -> None:
 @pytest.mark.parametrize(("name", "groups", "runs"), [
     ("llama3-8b", ["core_attn norm mlp_act mlp"], "core_attn mlp"),
     ("mixtral-8x7b", ["core_attn norm mlp_act moe"], "core_attn mlp_act moe"),
-    ("qwen3-next-80b-a3b", ["core_attn norm mlp_act moe shared_experts"],
+    ("qwen3-next-80b-a3b", ["core_attn norm mlp_act moe shared_experts gdn_norm_out"],
      "core_attn mlp_act moe shared_experts"),
     ("deepseek-v3", ["core_attn norm mlp_act moe", "norm mlp_act mlp mla_up_proj shared_experts"],
      "core_attn norm mlp_act moe mlp mla_up_proj shared_experts")])

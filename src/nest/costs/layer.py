@@ -161,7 +161,9 @@ def body_costs(layer: Layer, c: Body, s: StageSetting) -> BodyCosts:
         _measured(layer, c) if layer.measured else _priced(layer, c, s))
     saved, inputs, live, moved = bytes_of
     # A policy repeats the operators of its modules.
-    repeated = sum(wide(time) * (full & (bits < UNREAD) | (policy & bits > 0))
+    named = s.machine.stack.saves_outputs
+    repeated = sum(wide(time) * (full & (bits < UNREAD)
+                                 | (policy & bits > 0) & (not named or bits < UNREAD))
                    for bits, time in again.items())
     kept = sum(wide(held) * (policy & bits == 0) for bits, held in saved.items())
     everything = wide(sum(saved.values(), np.zeros(len(c.samples))))
@@ -176,7 +178,8 @@ def body_costs(layer: Layer, c: Body, s: StageSetting) -> BodyCosts:
     whole = np.ones(policy.shape)
     tp_backward = wide(tp[1]) + np.where(full, wide(tp[2]), wide(tp[0]) * (
         (policy & (MOE | SHARED_EXPERTS) > 0) * layer.traffic.experts
-        + (policy & MLP > 0) * layer.traffic.mlp) + wide(tp[3]) * (policy & NORM > 0))
+        + (policy & MLP > 0) * layer.traffic.mlp * (wide(0.5 * c.sp) if named else 1.0))
+        + wide(tp[3]) * (policy & NORM > 0))
     core = "core_attn" in layer.modules
     core_again = full | (policy & CORE_ATTN > 0) & core
     # What attention took from the other ranks is not kept where all but attention runs again.
