@@ -176,9 +176,11 @@ def body_costs(layer: Layer, c: Body, s: StageSetting) -> BodyCosts:
     gone = gone + sent
     kept = kept - gone
     whole = np.ones(policy.shape)
+    # Without its last product an MLP gathers alone.
+    mlp = layer.traffic.mlp * (wide(np.where(c.sp, 0.5, 0.0)) if named else 1.0)
     tp_backward = wide(tp[1]) + np.where(full, wide(tp[2]), wide(tp[0]) * (
         (policy & (MOE | SHARED_EXPERTS) > 0) * layer.traffic.experts
-        + (policy & MLP > 0) * layer.traffic.mlp * (wide(0.5 * c.sp) if named else 1.0))
+        + (policy & MLP > 0) * mlp)
         + wide(tp[3]) * (policy & NORM > 0))
     core = "core_attn" in layer.modules
     core_again = full | (policy & CORE_ATTN > 0) & core
