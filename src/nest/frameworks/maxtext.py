@@ -393,7 +393,8 @@ def _policy(f: dict[str, Any], source: Source, chain: Chain) -> tuple[str, tuple
     if not isinstance(policy, str) or policy not in names:
         raise InputError(f"{source.where}: remat_policy: got {shorten(f['policy'])}; allowed: "
                          f"full, {', '.join([*names, *_SAME])} (others have no price; --set "
-                         "remat_policy=full bounds the time from above, minimal_with_context the memory)")
+                         "remat_policy=full bounds the time from above, minimal_with_context "
+                         "the memory)")
     found = {*names[policy], *(["moe"] if "mlp" in names[policy] else [])}
     return "selective", tuple(name for name in (*chain.modules, *chain.further_modules)
                               if name in found)
