@@ -12,6 +12,7 @@ from plain import (
     FF,
     LINK,
     SBH,
+    A,
     B,
     H,
     S,
@@ -124,3 +125,17 @@ def test_inputs_that_tensor_parallel_ranks_divide() -> None:
         plain, split = (cost(block(), split_inputs=flag, **given) for flag in (False, True))
         assert plain.tp_backward == split.tp_backward
         assert plain.activations == split.activations
+
+
+def test_policies_of_named_outputs_drop_what_attention_returns() -> None:
+    # save_dot_except_mlp of MaxText keeps queries, keys and values, the sum before the second norm
+    # and the layer's input; with the context the core's output too. No last product runs again.
+    code = NORM + MLP_ACT + MLP
+    plain, named = ({"stops_early": True}, {"stops_early": True, "saves_outputs": True})
+    kept = [cost(block(), recompute=code, **named).activations,
+            cost(block(), recompute=code + CORE_ATTN, **named).activations]
+    assert kept[0] - kept[1] == pytest.approx([2 * SBH + S * B * A * 4])
+    assert cost(block(), recompute=code, **plain).activations == kept[0]
+    assert kept[1] == pytest.approx([2 * SBH * (3 + 1 + 1)])
+    again = cost(block(), recompute=code, machine=FAST_MEMORY, **named).recompute
+    assert again == pytest.approx([2 * S * B * H * FF / 100e12])

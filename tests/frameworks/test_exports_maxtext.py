@@ -40,6 +40,9 @@ FULL = {"recompute": "full"}
      {"remat_policy": "minimal_with_context"}),
     ({"zero": 3, "recompute": "selective", "recompute_modules": ("core_attn", "norm", "mlp_act")},
      {"remat_policy": "minimal"}),
+    ({"zero": 3, "recompute": "selective",
+      "recompute_modules": ("core_attn", "norm", "mlp_act", "mlp")},
+     {"remat_policy": "save_dot_except_mlp"}),
 ], ids=lambda value: str(value)[:60])
 def test_settings(given: dict[str, Any], wanted: dict[str, Any]) -> None:
     found = yaml.safe_load(files_of("maxtext", "maxtext", **given)["plan.yml"])

@@ -514,10 +514,15 @@ def test_maxtext_on_tpus(tmp_path: Path) -> None:
             ("hardware", "cpu", "hardware: got 'cpu'; allowed: gpu, gpu_multiprocess, tpu"),
             ("sparse_matmul", False, "sparse_matmul: got False; allowed: True"),
             ("logits_dot_in_fp32", True, "logits_dot_in_fp32: got True; allowed: False"),
-            ("remat_policy", "save_qkv_proj", "got 'save_qkv_proj'; allowed: full, minimal_with")):
+            ("remat_policy", "save_out_proj", "got 'save_out_proj'; allowed: full, minimal_with")):
         with pytest.raises(InputError, match=message) as caught:
             nest.read(written(tmp_path, {**text, name: value}), devices=64)
         assert "--ignore" not in str(caught.value)
+    between = {**text, "remat_policy": "save_dot_except_mlpwi"}
+    for model, modules in (("llama2-7b", "core_attn+norm+mlp_act+mlp"),
+                           ("mixtral-8x7b", "core_attn+norm+mlp_act+moe")):
+        found = nest.read(written(tmp_path, {**between, "model_name": model}), devices=64)
+        assert "+".join(found.configuration.stages[0].recompute_modules) == modules
     with pytest.raises(InputError, match="override_model_config: got true, with base_emb_dim"):
         nest.read(written(tmp_path, {**text, "override_model_config": True, "base_emb_dim": 64}),
                   devices=64)

@@ -103,11 +103,23 @@ def test_degrees_of_layers_with_a_state() -> None:
     assert ("recurrence.groups", 2) in delta.tensor_widths
     assert tensor_degrees(delta, 8) == (1, 2)
     assert tp_problem(delta, JOB, 4, False) == "tp 4 does not divide recurrence.groups 2"
-    text = str(cp_problem(delta, JOB, 2, "p2p", 1))
-    assert "cp 2 needs attention in all layers, but some have gated_delta" in text
+    # 4 heads that read 2 groups: of Mamba-2 ranks hold copies, of the delta rule none do.
+    pairs = build_chain(load_model(mixed({**DELTA, "form": "mamba2", "heads": 8})))
+    three = build_chain(load_model(mixed({**DELTA, "form": "mamba2", "heads": 12, "groups": 4})))
+    for chain, tp, cp, expected in (
+        (delta, 1, 2, None), (delta, 2, 2, "cp 2 needs tp 2 x cp 2 to divide recurrence.groups 2"),
+        (delta, 1, 8, "cp 8 needs tp 1 x cp 8 to divide recurrence.heads 4"),
+        (pairs, 2, 4, None), (pairs, 1, 4, None), (pairs, 4, 4, "recurrence.heads 8"),
+        (three, 1, 6, "recurrence.groups 4, or to be a multiple of them"), (three, 3, 4, None),
+    ):
+        job = JOB.replace(seq_len=96)
+        text = cp_problem(chain, job, cp, "p2p", tp)
+        assert text == expected if expected is None else expected in str(text)
+    mamba = build_chain(load_model(mixed(MAMBA)))
+    text = str(cp_problem(mamba, JOB, 2, "p2p", 1))
+    assert "cp 2: some layers have mamba" in text
     assert text.endswith("allowed: cp 1, with tp, pp or recompute where a device holds too many "
                          "tokens")
-    mamba = build_chain(load_model(mixed(MAMBA)))
     assert tensor_degrees(mamba, 8) == (1,)
     assert "recurrence.form mamba" in str(tp_problem(mamba, JOB, 2, True))
 
@@ -124,7 +136,7 @@ def test_sparse_attention_by_hand() -> None:
     index = op(data, 1, "index_scores")
     assert (index.attention_width, index.seen(128), index.kv_groups) == (12, 0.5, 0)
     chain = build_chain(load_model(data))
-    assert "cp 2 needs attention" in str(cp_problem(chain, JOB, 2, "p2p", 1))
+    assert "some layers have sparse attention" in str(cp_problem(chain, JOB, 2, "p2p", 1))
     assert tp_problem(chain, JOB, 4, False) is None
     assert "mla.q_rank: got 0; allowed: at least 1 with an indexer" in message(
         load_model, {**MODEL, "mla": {**sparse, "q_rank": 0}})

@@ -32,7 +32,34 @@ def test_a_plan_has_the_price_of_its_evaluation(changes: dict[str, Any], recompu
     plan = nest.plan(nest.load_model({**MODEL, **changes}), cluster, job, space)
     again = nest.evaluate(plan.inputs.model, cluster, job, plan.configuration)
     assert plan.feasible and again.step_time_s == pytest.approx(plan.step_time_s, rel=1e-9)
-    if changes.get("mla") or changes.get("recurrence"):
+    if changes.get("mla"):
         assert all(stage.cp == 1 for stage in plan.stages)
     simulated = nest.simulate(plan)
     assert simulated.step_time_s == pytest.approx(plan.step_time_s, rel=0.02)
+
+
+@pytest.mark.kernels
+def test_long_sequences_of_a_recurrence_are_divided() -> None:
+    """Few long samples: the best plan has context parallelism, and what was not measured is said.
+    """
+    cluster = nest.load_cluster("dgx-h200", devices=16)
+    model = nest.load_model("qwen3-next-80b-a3b")
+    job = nest.Job(global_batch=4, seq_len=262144, stack="megatron-bridge")
+    space = nest.SearchSpace(tp=1, pp="1..2", ep="8,16", micro_batch="1..8", recompute="full")
+    plan = nest.plan(model, cluster, job, space)
+    assert plan.feasible and plan.configuration.stages[0].cp > 1
+    assert any("context parallelism with gated_delta" in text for text in plan.doubts)
+    assert nest.evaluate(model, cluster, job, plan.configuration).step_time_s == pytest.approx(
+        plan.step_time_s, rel=1e-9)
+    with pytest.raises(nest.InfeasibleError):  # version 0.16.1 has none of Gated DeltaNet
+        nest.plan(model, cluster, job.replace(stack="megatron-core"), space.replace(cp="2..16"))
+
+
+@pytest.mark.kernels
+def test_the_gated_norm_runs_again_in_a_best_plan() -> None:
+    cluster = nest.load_cluster("dgx-h200", devices=16)
+    model = nest.load_model("qwen3-next-80b-a3b")
+    job = nest.Job(global_batch=32, seq_len=4096, stack="megatron-bridge")
+    space = nest.SearchSpace(tp=1, pp=1, cp=1, ep="8,16", micro_batch="1..16")
+    plan = nest.plan(model, cluster, job, space)
+    assert plan.configuration.stages[0].recompute_modules == ("mlp_act", "gdn_norm_out")

@@ -54,7 +54,26 @@ def random_model(rng: Random, kind: str, theme: str) -> Model:
     if kind != "encoder" and own.random() < 0.3:
         data["window"] = own.choice((1, 24, 100, 10**6))
         data["full_layers"] = [n for n in range(layers) if own.random() < 0.4]
+    elif kind in ("dense", "gqa") and layers > 1:
+        data |= random_recurrence(data, 0.8 if theme in ("long", "outer") else 0.3)
     return Model(**data, trainable=random_trainable(data))
+
+
+def random_recurrence(data: dict[str, Any], chance: float) -> dict[str, Any]:
+    """Layers with a state in some models, between those with attention."""
+    rng = Random(f"recurrence {data!r}")  # drawn apart, as windows
+    if rng.random() >= chance:
+        return {}
+    heads, form = rng.choice((2, 4, 6, 8)), rng.choice(("gated_delta", "mamba2", "kimi_delta"))
+    groups = heads if form == "kimi_delta" else rng.choice(
+        [d for d in range(1, heads + 1) if heads % d == 0])
+    return {
+        "recurrence": {"form": form, "heads": heads, "head_dim": rng.choice((16, 64)),
+                       "groups": groups, "state": rng.choice((16, 64)), "conv": 4},
+        "layer_kinds": [{"name": "a"}, {
+            "name": "r", "mixer": "recurrence", "mlp": rng.choice(("dense", "none"))}],
+        "layer_types": ["a", *rng.choices("ar", k=data["layers"] - 2), "r"],
+    }
 
 
 def random_trainable(data: dict[str, Any]) -> dict[str, Any] | None:
@@ -168,7 +187,7 @@ def random_family(rng: Random, kind: str, theme: str) -> Model:
     base = rng.choice(("dense", "gqa", "moe") if kind != "encoder-decoder" else ("dense", "gqa"))
     data = random_model(rng, base, theme).model_dump(exclude_unset=True, exclude={"trainable"})
     data |= {"name": f"random {kind}", "layers": rng.choice((1, 2, 2, 3))}
-    for name in ("window", "full_layers"):
+    for name in ("window", "full_layers", "recurrence", "layer_kinds", "layer_types"):
         data.pop(name, None)
     if "moe" in data:
         data["moe"] |= {"every": 1}

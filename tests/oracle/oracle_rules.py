@@ -17,11 +17,11 @@ from nest.model import Chain
 
 Spread = tuple[tuple[int, ...], bool]
 MODULES = ("core_attn", "norm", "mlp_act", "moe")
-FURTHER = ("mlp", "mla_up_proj", "shared_experts")
+FURTHER = ("mlp", "mla_up_proj", "shared_experts", "gdn_norm_out")
 """With latent attention in sets with norm and mlp_act alone, else in all sets."""
 NONE, FULL = 0, 16
 CODES = {"core_attn": 1, "norm": 2, "mlp_act": 4, "moe": 8, "mlp": 64, "mla_up_proj": 128,
-         "shared_experts": 256}
+         "shared_experts": 256, "gdn_norm_out": 512}
 """Recompute of a layer: none, all of it, or a sum of these."""
 SHARDS = ("dp", "dp_in")
 
@@ -261,6 +261,16 @@ def cp_legal(chain: Chain, job: Job, tp: int, sp: bool, cp: int) -> bool:
     lengths = chain.lengths(job.seq_len)
     if cp > 1 and any(length % (2 * cp) for length in lengths):
         return False
+    if cp > 1 and (r := chain.model.recurrence) is not None:
+        # Each rank has whole heads, with the queries and keys that they read: of Mamba-2 a copy.
+        shared = [range(x * r.heads // (tp * cp), (x + 1) * r.heads // (tp * cp))
+                  for x in range(tp * cp)]
+        read = [{head * r.groups // r.heads for head in heads} for heads in shared]
+        whole = all(len(heads) * tp * cp == r.heads for heads in shared)
+        alone = sum(map(len, read)) == r.groups
+        copied = r.form == "mamba2" and all(len(groups) == 1 for groups in read)
+        if not whole or not (alone or copied):
+            return False
     return not sp or all(length % (tp * cp) == 0 for length in lengths)
 
 

@@ -73,7 +73,7 @@ def test_a_module_that_the_model_lacks_is_refused() -> None:
 @pytest.mark.parametrize(("name", "groups", "runs"), [
     ("llama3-8b", ["core_attn norm mlp_act mlp"], "core_attn mlp"),
     ("mixtral-8x7b", ["core_attn norm mlp_act moe"], "core_attn mlp_act moe"),
-    ("qwen3-next-80b-a3b", ["core_attn norm mlp_act moe shared_experts"],
+    ("qwen3-next-80b-a3b", ["core_attn norm mlp_act moe shared_experts gdn_norm_out"],
      "core_attn mlp_act moe shared_experts"),
     ("deepseek-v3", ["core_attn norm mlp_act moe", "norm mlp_act mlp mla_up_proj shared_experts"],
      "core_attn norm mlp_act moe mlp mla_up_proj shared_experts")])
@@ -97,6 +97,19 @@ def test_sets_that_are_priced(name: str, groups: list[str], runs: str, stack: st
         {policy("", ("norm", "mlp_act"))} if stack == "torchtitan" else
         {policy("", [*m]) for m in sets if m <= {*runs.split()}})
     assert some == allowed
+
+
+@pytest.mark.kernels
+def test_a_policy_of_maxtext_between_full_and_minimal_gains() -> None:
+    asked = (load_model("llama3-8b"), nest.load_cluster("dgx-h100", devices=64),
+             Job(global_batch=64, seq_len=16384, stack="maxtext"))
+    space = SearchSpace(tp=1, pp=1, cp=1, zero=3)
+    plan = nest.plan(*asked, space)
+    assert plan.stages[0].recompute_modules == ("norm", "mlp_act", "mlp") and plan.runnable
+    assert nest.evaluate(*asked, plan.configuration).step_time_s == pytest.approx(
+        plan.step_time_s, rel=1e-9)
+    without = nest.plan(*asked, space.replace(recompute="full"))
+    assert plan.step_time_s < without.step_time_s
 
 
 @pytest.mark.kernels

@@ -72,8 +72,9 @@ def saved_bytes(
             at_once = parts(stack, seen, op.width * padding / ranks, float(layer.hidden))
             running = (peak - form.keeps * stack.loss_kept) * logits / at_once * (not form.again)
             live = np.maximum(live, running + form.gradient * seen * layer.hidden)
+        again = op.offloaded == "attn_proj" and stack.saves_outputs
         held = {bits: share * rows * padding * each
-                for bits, share in parts_of(op, op.dropped, s)}
+                for bits, share in parts_of(op, (*op.dropped, *["core_attn"] * again), s)}
         for bits, size in held.items() if op.offloaded in s.away.modules else ():
             moved[bits] = moved.get(bits, 0.0) + size
         if stack.dropout and op.masked_elements:

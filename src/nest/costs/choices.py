@@ -24,12 +24,12 @@ CORE_ATTN, NORM, MLP_ACT, MOE, FULL = 1, 2, 4, 8, 16
 """Recompute is a sum of these: modules of selective recompute, or all of a layer; 0: none."""
 PRODUCTS = 32
 """Every second product too; implied by NORM and MLP_ACT under stacks with selective_products."""
-MLP, MLA_UP_PROJ, SHARED_EXPERTS = 64, 128, 256
-UNREAD = 512
+MLP, MLA_UP_PROJ, SHARED_EXPERTS, GDN_NORM_OUT = 64, 128, 256, 512
+UNREAD = 1024
 """Of operators that full recompute leaves out under stacks with stops_early; of no policy."""
 MODULE_BIT = {"core_attn": CORE_ATTN, "norm": NORM, "mlp_act": MLP_ACT, "moe": MOE,
               "products": PRODUCTS, "mlp": MLP, "mla_up_proj": MLA_UP_PROJ,
-              "shared_experts": SHARED_EXPERTS}
+              "shared_experts": SHARED_EXPERTS, "gdn_norm_out": GDN_NORM_OUT}
 
 
 def exchange_of(cp_comm: str, cp: int, cp_a2a: int) -> tuple[int, bool]:

@@ -18,6 +18,7 @@ from nest.costs.activations import Bytes, measured_bytes, saved_bytes
 from nest.costs.choices import (
     CORE_ATTN,
     FULL,
+    GDN_NORM_OUT,
     MLP,
     MLP_ACT,
     MOE,
@@ -90,7 +91,8 @@ class LayerTerms(NamedTuple):
     """Seconds forward by the modules that repeat them."""
     tp: tuple[Array, Array, Array, Array]
     """See :func:`nest.costs.traffic.tensor_traffic`."""
-    cp: tuple[Array, Array]
+    cp: tuple[Array, Array, Array]
+    """And what a gated norm that runs again repeats of it."""
     under_cp: tuple[Array, Array]
     """Computing that hides context-parallel traffic."""
     ep: tuple[Array, Array]
@@ -104,7 +106,8 @@ def _measured(layer: Layer, c: Body) -> LayerTerms:
         [(layer.measured[int(t)].forward, layer.measured[int(t)].backward) for t in c.tp]).T
     none = zeros, zeros
     return LayerTerms(
-        ahead, back, {0: ahead}, (*none, *none), none, none, none, measured_bytes(layer, c))
+        ahead, back, {0: ahead}, (*none, *none), (*none, zeros), none, none,
+        measured_bytes(layer, c))
 
 
 def _priced(layer: Layer, c: Body, s: StageSetting) -> LayerTerms:
@@ -158,7 +161,9 @@ def body_costs(layer: Layer, c: Body, s: StageSetting) -> BodyCosts:
         _measured(layer, c) if layer.measured else _priced(layer, c, s))
     saved, inputs, live, moved = bytes_of
     # A policy repeats the operators of its modules.
-    repeated = sum(wide(time) * (full & (bits < UNREAD) | (policy & bits > 0))
+    named = s.machine.stack.saves_outputs
+    repeated = sum(wide(time) * (full & (bits < UNREAD)
+                                 | (policy & bits > 0) & (not named or bits < UNREAD))
                    for bits, time in again.items())
     kept = sum(wide(held) * (policy & bits == 0) for bits, held in saved.items())
     everything = wide(sum(saved.values(), np.zeros(len(c.samples))))
@@ -171,14 +176,19 @@ def body_costs(layer: Layer, c: Body, s: StageSetting) -> BodyCosts:
     gone = gone + sent
     kept = kept - gone
     whole = np.ones(policy.shape)
+    # Without its last product an MLP gathers alone.
+    mlp = layer.traffic.mlp * (wide(np.where(c.sp, 0.5, 0.0)) if named else 1.0)
     tp_backward = wide(tp[1]) + np.where(full, wide(tp[2]), wide(tp[0]) * (
         (policy & (MOE | SHARED_EXPERTS) > 0) * layer.traffic.experts
-        + (policy & MLP > 0) * layer.traffic.mlp) + wide(tp[3]) * (policy & NORM > 0))
-    core_again = full | (policy & CORE_ATTN > 0)
+        + (policy & MLP > 0) * mlp)
+        + wide(tp[3]) * (policy & NORM > 0))
+    core = "core_attn" in layer.modules
+    core_again = full | (policy & CORE_ATTN > 0) & core
     # What attention took from the other ranks is not kept where all but attention runs again.
     gathered = (c.gather[:, None] if c.recompute.ndim == 2 else c.gather) & (policy & NORM > 0)
-    cp_backward = wide(cp[1]) + wide(cp[0]) * (
-        core_again | gathered & s.machine.stack.keeps_gathered)
+    cp_backward = (wide(cp[1]) + wide(cp[0]) * (
+        core_again | gathered & core & s.machine.stack.keeps_gathered)
+        + wide(cp[2]) * (~full & (policy & GDN_NORM_OUT > 0)))
     ep_backward = wide(ep[1]) + wide(ep[0]) * (full | (policy & MOE > 0))
     # Kernels of a layer leave gaps of a fixed size. The device waits if the host launches kernels
     # more slowly than it runs them.

@@ -113,11 +113,23 @@ class OperatorShare(NamedTuple):
     padding: Array
 
 
+def key_copies(op: Operator, c: Body) -> Array:
+    """Copies of keys and queries of a recurrence that ranks with heads of their own hold together.
+
+    Groups of which tensor and context parallelism have more ranks are repeated
+    (NVIDIA/Megatron-LM@d98e8a6 megatron/core/ssm/mamba_context_parallel.py:99-114, 183-196).
+    """
+    return np.where(c.cp > 1, np.maximum(1.0, c.tp * c.cp / max(op.kv_groups, 1)), 1.0)
+
+
 def shares(layer: Layer, c: Body, s: StageSetting) -> list[OperatorShare]:
     """What one device runs of the operators of a layer."""
     tokens, rest = tokens_of(layer, c, s)
     found = [OperatorShare(op, rows_of(op, layer, c, s, tokens, rest), *share_of(op, c.tp, c.etp))
              for op in layer.operators]
+    if any(op.keyed for op in layer.operators):
+        found = [one._replace(padding=one.padding + one.operator.keyed * (
+            key_copies(one.operator, c) - 1.0)) if one.operator.keyed else one for one in found]
     if s.machine.stack.gathers_logits:
         found = [one._replace(ranks=np.ones(len(c.tp))) if one.operator.loss else one
                  for one in found]
@@ -155,7 +167,7 @@ def compute_seconds(
                 merged = merges(op, c, s, tokens / ranks)
                 ahead, back = ahead + merged[0], back + merged[1]
         elif op.type == "scan":
-            ahead, back = scan(op, s, tokens / ranks)
+            ahead, back = scan(op, s, tokens / ranks * padding)
         elif op.fusable and s.machine.stack.fused_experts:
             continue
         else:

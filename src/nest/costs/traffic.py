@@ -24,12 +24,13 @@ from nest.costs.network.collectives import (
 from nest.costs.operators import (
     attention,
     copies_of,
+    key_copies,
     keys_bytes,
     positions_of,
     tokens_of,
     traffic_tokens,
 )
-from nest.model import Layer
+from nest.model import Layer, Operator
 
 
 def tensor_traffic(layer: Layer, c: Body, s: StageSetting) -> tuple[Array, Array, Array, Array]:
@@ -83,8 +84,9 @@ def tensor_traffic(layer: Layer, c: Body, s: StageSetting) -> tuple[Array, Array
 
 def context_traffic(
     layer: Layer, c: Body, s: StageSetting
-) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    """Exchange of keys and values over cp, forward and backward; and the compute that hides it.
+) -> tuple[tuple[Array, Array, Array], tuple[Array, Array]]:
+    """Exchange of keys and values over cp, forward and backward, and what a gated norm that runs
+    again repeats of it; and the compute that hides it.
 
     Ring (Ring Attention, arXiv:2310.01889; Megatron-Core p2p): each rank's keys and values pass all
     others, backward their gradients too, hidden by the attention core to the extent that the stack
@@ -92,15 +94,20 @@ def context_traffic(
     the output change from a share of the tokens to a share of the heads and back. Both (a2a+p2p;
     USP, arXiv:2405.07719): the latter among neighbours, then a ring of the heads that are left
     across them. The mean of all ranks' samples hides it. All-gather: see :func:`gathered_seconds`.
-    None of them moves less where attention has a window.
+    None of them moves less where attention has a window. A recurrence exchanges heads whatever
+    they are: :func:`swapped_seconds`.
     """
-    ahead, back, under_ahead, under_back = np.zeros((4, len(c.tp)))
+    ahead, back, behind, under_ahead, under_back = np.zeros((5, len(c.tp)))
     if not (c.cp > 1).any():
-        return (ahead, back), (under_ahead, under_back)
+        return (ahead, back, behind), (under_ahead, under_back)
     tokens, _ = tokens_of(layer, c, s)
     element, hidden = s.machine.element, s.machine.stack.overlap_cp
     ranks = np.maximum(c.cp // c.inner, 1)
     for op in layer.operators:
+        if op.type == "scan":
+            behind = swapped_seconds(op, c, s, tokens, (op.returned,), (), 2)
+            ahead = swapped_seconds(op, c, s, tokens, op.swapped, op.swapped_keys, 3) + behind
+            back = ahead
         if op.type != "attention":
             continue
         core = attention(op, layer, s, tokens, c.tp.astype(np.float64))
@@ -123,7 +130,32 @@ def context_traffic(
         if hidden:
             under_ahead += np.where(c.gather, 0.0, np.minimum(core[0], ring / hidden))
             under_back += np.where(c.gather, 0.0, np.minimum(core[1], (ring + ring_back) / hidden))
-    return (ahead, back), (under_ahead, under_back)
+    return (ahead, back, behind), (under_ahead, under_back)
+
+
+def swapped_seconds(
+    op: Operator, c: Body, s: StageSetting, tokens: Array, widths: tuple[int, ...],
+    keys: tuple[int, ...], copies: int,
+) -> Array:
+    """Seconds of all-to-alls that change a share of the tokens for a share of a recurrence's heads.
+
+    One for each of ``widths`` and of ``keys``, elements per token; keys and queries of which there
+    are fewer than ranks are repeated first. Each tensor is read and written ``copies`` times: into
+    the order of ranks, next to the others and into that of the sequence in front of the recurrence,
+    two of these behind it; backward the same (NVIDIA/Megatron-LM@d98e8a6
+    megatron/core/ssm/mamba_context_parallel.py:154-220, 332-391,
+    megatron/core/tensor_parallel/mappings.py:566-621). Nothing hides them. With a2a+p2p they are
+    priced in two steps, among neighbours and across; Megatron-Core takes one for all.
+    """
+    repeated = key_copies(op, c)
+    each = tokens / c.tp * s.machine.element
+    moved = np.zeros(len(c.tp))
+    seconds = np.zeros(len(c.tp))
+    for size in (*[width * each for width in widths], *[key * each * repeated for key in keys]):
+        moved = moved + size
+        for group in (c.swap_group, c.cp_group):
+            seconds = seconds + all_to_all(size, s.network, group)
+    return seconds + np.where(c.cp > 1, copy_seconds(s.machine, 2.0 * copies * moved), 0.0)
 
 
 def gathered_seconds(held: Array, c: Body, s: StageSetting) -> tuple[Array, Array]:

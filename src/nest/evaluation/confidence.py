@@ -148,6 +148,15 @@ def crowded(
             "than 10 % took 3 to 10 times as long as others, while the allocator retried",)
 
 
+def swapped_heads(chain: Chain, plan: Configuration) -> tuple[str, ...]:
+    """Why a plan that divides sequences of recurrences may be far off: none was measured."""
+    forms = sorted(chain.mixers - {"attention"})
+    if not forms or all(stage.cp == 1 for stage in plan.stages):
+        return ()
+    return (f"no measured run of context parallelism with {forms[0]}: its all-to-alls are priced "
+            "as measured collectives",)
+
+
 def frozen_stages(chain: Chain, plan: Configuration) -> tuple[str, ...]:
     """Why a plan with frozen layers behind its first stage may take longer.
 

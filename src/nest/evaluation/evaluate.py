@@ -13,7 +13,7 @@ import numpy as np
 from nest.costs.compute import peak_flops
 from nest.costs.network.collectives import ALGORITHMS, algorithm
 from nest.evaluation.breakdown import bottleneck, breakdown, slowest
-from nest.evaluation.confidence import crowded, doubts, frozen_stages, sureness
+from nest.evaluation.confidence import crowded, doubts, frozen_stages, sureness, swapped_heads
 from nest.evaluation.feasibility import check, shortages
 from nest.evaluation.plans import Inputs, Parallelism, Plan, Stage, StageMemory, StageTime
 from nest.evaluation.ranks import stage_by_stage
@@ -109,7 +109,8 @@ def priced(chain: Chain, cluster: Cluster, job: Job, configuration: Configuratio
         evidence=known.evidence,
         confidence=known.confidence,
         doubts=(*doubts(chain, cluster, job, configuration.offload),
-                *frozen_stages(chain, configuration), *waiting_doubt(lengths),
+                *frozen_stages(chain, configuration), *swapped_heads(chain, configuration),
+                *waiting_doubt(lengths),
                 *crowded(configuration, stages, cluster, job.memory_margin)),
         runnable=_runnable(chain, job, broken),
         not_runnable=broken,

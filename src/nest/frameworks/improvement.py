@@ -21,6 +21,7 @@ from nest.inputs.configuration import Configuration
 from nest.inputs.job import Job, Stack
 from nest.inputs.model import Model
 from nest.inputs.space import SearchSpace
+from nest.model.operators import FURTHER_MODULES
 
 SCHEMA = "nest.improvement/1.2"
 SCHEMAS = r"^nest\.improvement/1(\.\d{1,9})?$"
@@ -203,7 +204,7 @@ def unsearched(before: Plan | None, space: SearchSpace | None) -> list[SearchSpa
             bounds.append(SearchSpace(schedule=("combined",)))
         if way.offload != "none":
             bounds.append(SearchSpace(offload=(way.offload,)))
-        if {"mlp", "mla_up_proj", "shared_experts"} & {*stage.recompute_modules}:
+        if {*FURTHER_MODULES} & {*stage.recompute_modules}:
             bounds.append(SearchSpace(recompute_modules=("+".join(stage.recompute_modules),)))
     return bounds
 

@@ -72,8 +72,12 @@ SETTINGS, OWN = (sections("maxtext")[name] for name in ("settings", "model"))
 """Settings of the YAML, and those of a model that MaxText has no file for: Llama 2's kind of layers
 in other sizes."""
 POLICIES = {("norm", "mlp_act"): "minimal_with_context",
-            ("core_attn", "norm", "mlp_act"): "minimal"}
-"""Values of remat_policy by recomputed modules."""
+            ("core_attn", "norm", "mlp_act"): "minimal",
+            ("norm", "mlp_act", "mlp"): "save_dot_with_context_except_mlp",
+            ("core_attn", "norm", "mlp_act", "mlp"): "save_dot_except_mlp"}
+"""Values of remat_policy by recomputed modules; ``mlp`` of layers with experts is ``moe``."""
+_SAME = {"save_dot_except_mlpwi": "save_dot_except_mlp"}
+"""Policies that save, besides, an output that no backward pass reads."""
 _LLAMA = {**PLAIN_ATTENTION, "gated": True, "norm": "rmsnorm", "norm_bias": False, "bias": False,
           "positions": 0, "moe": None}
 """Properties of Llama 2's layers."""
@@ -101,7 +105,7 @@ def figures_here(plan: Plan) -> Figures:
         "rings": stage.cp > 1, "cp_rings": stage.cp // stage.cp_a2a,
         "tensor": 1 if stage.sp else stage.tp,
         "tensor_sequence": stage.tp if stage.sp else 1,
-        "policy": "full" if stage.recompute == "full" else POLICIES.get(stage.recompute_modules),
+        "policy": "full" if stage.recompute == "full" else _policy_of(stage.recompute_modules),
         "dtype": number_format(job.precision).wide or job.precision,
         "attention": "cudnn_flash_te" if job.stack.flash_attention else "dot_product"}
 
@@ -319,9 +323,10 @@ def _found(
     said_ = {"flash_attention": FLASH.get(str(f["attention"]), True),
              gradients: f["gradient_dtype"]}
     changes = {name: value for name, value in said_.items() if getattr(stack, name) != value}
-    recompute, modules = _policy(f, source)
+    chain = build_chain(model)
+    recompute, modules = _policy(f, source, chain)
     way = configuration(Division(
-        _chunks(build_chain(model), pp), dp, micro, tp=tp, sp=f["tensor_sequence"] > 1, cp=cp,
+        _chunks(chain, pp), dp, micro, tp=tp, sp=f["tensor_sequence"] > 1, cp=cp,
         cp_comm=f.get("cp_comm", "p2p") if cp > 1 else "p2p", cp_a2a=f["cp_a2a"], ep=ep, etp=tp,
         zero=zero,
         replicas=replicas if zero == 3 and replicas > 1 else None, recompute=recompute,
@@ -375,15 +380,24 @@ def _pipeline(
     return "gpipe", micro
 
 
-def _policy(f: dict[str, Any], source: Source) -> tuple[str, tuple[str, ...]]:
+def _policy_of(modules: tuple[str, ...]) -> str | None:
+    named = ["mlp" if name == "moe" else name for name in modules]
+    return POLICIES.get(tuple(dict.fromkeys(named)))
+
+
+def _policy(f: dict[str, Any], source: Source, chain: Chain) -> tuple[str, tuple[str, ...]]:
     names = {policy: modules for modules, policy in POLICIES.items()}
     if f["policy"] == "full":
         return "full", ()
-    if not isinstance(f["policy"], str) or f["policy"] not in names:
+    policy = _SAME.get(str(f["policy"]), f["policy"])
+    if not isinstance(policy, str) or policy not in names:
         raise InputError(f"{source.where}: remat_policy: got {shorten(f['policy'])}; allowed: "
-                         f"full, {', '.join(names)} (others have no price; --set remat_policy=full "
-                         "bounds the time from above, minimal_with_context the memory)")
-    return "selective", names[f["policy"]]
+                         f"full, {', '.join([*names, *_SAME])} (others have no price; --set "
+                         "remat_policy=full bounds the time from above, minimal_with_context "
+                         "the memory)")
+    found = {*names[policy], *(["moe"] if "mlp" in names[policy] else [])}
+    return "selective", tuple(name for name in (*chain.modules, *chain.further_modules)
+                              if name in found)
 
 
 def _chunks(chain: Chain, pp: int) -> list[tuple[Span, ...]]:

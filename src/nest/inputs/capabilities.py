@@ -100,6 +100,8 @@ FIGURES: Mapping[str, Figure] = {
     "kind": Figure("type of model", ("decoder", "encoder", "encoder-decoder", "profile")),
     "experts": Figure("the model has experts", YES_NO),
     "mla": Figure("the model has latent attention", YES_NO),
+    "recurrence": Figure("what layers have instead of attention", (
+        "none", "gated_delta", "kimi_delta", "lightning", "mamba", "mamba2")),
     "window": Figure("attention of some layers has a sliding window", YES_NO),
     "sinks": Figure("attention has a trained score for each head", YES_NO),
     "vision": Figure("the model has an image tower", YES_NO),

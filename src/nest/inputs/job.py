@@ -175,6 +175,10 @@ class Stack(Rates):
         False, description="what ZeRO-3 gathers is copied out of the gathered buffer, and without "
         "ZeRO-2 and 3 gradients of each micro-batch are added to whole ones, as by FSDP2",
     )
+    saves_outputs: Flag = Field(
+        False, description="selective recompute keeps named outputs, as JAX: that of the attention "
+        "core drops the core's output too, that of an MLP leaves its last product out",
+    )
     stops_early: Flag = Field(
         False, description="full recompute does not run again what the backward pass does not "
         "read: the last product of a dense MLP, its traffic, and the sum behind it",

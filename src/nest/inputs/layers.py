@@ -309,6 +309,28 @@ class Recurrence(Description):
             return self.inner
         return self.inner + 2 * self.keys
 
+    @property
+    def copied(self) -> int:
+        """Elements per token of keys and queries that ranks of cp beyond ``groups`` hold copies of.
+        """
+        return 2 * self.keys if self.form == "mamba2" else 0
+
+    @property
+    def swaps(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Elements per token of each all-to-all that gives a rank of cp all tokens of its heads,
+        and of those of keys and queries that are copied.
+
+        NVIDIA/Megatron-LM@d98e8a6: Mamba-2 one each for gate, values, B, C and time step
+        (megatron/core/ssm/mamba_context_parallel.py:168-203), Gated DeltaNet one for queries, keys,
+        values, gate and two figures a head (megatron/core/ssm/gated_delta_net/gdn.py:45-66).
+        Others have none there: one is assumed, of all that their kernels read.
+        """
+        inner, heads = self.inner, self.heads
+        if self.form == "mamba2":
+            return (inner, inner, heads), (self.keys, self.keys)
+        rest = {"gated_delta": self.gate + 2 * heads, "kimi_delta": self.keys + heads}
+        return (self.mixed + rest.get(self.form, 0),), ()
+
     def products(self, hidden: int) -> tuple[Product, ...]:
         """Linear layers before the recurrence.
 

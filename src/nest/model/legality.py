@@ -93,10 +93,12 @@ def cp_problem(
         return None
     if chain.model is None:
         return f"cp {cp} needs a model: a profile is measured without"
-    if states := sorted(chain.mixers - {"attention"}):
-        return (f"cp {cp} needs attention in all layers, but some have {states[0]}, whose "
-                "exchange between the parts of a sequence is not priced; allowed: cp 1, with tp, "
-                "pp or recompute where a device holds too many tokens")
+    if states := sorted(chain.mixers & {"sparse attention", "mamba"}):
+        return (f"cp {cp}: some layers have {states[0]}, whose exchange between the parts of a "
+                "sequence is not priced; allowed: cp 1, with tp, pp or recompute where a device "
+                "holds too many tokens")
+    if found := recurrence_problem(chain, tp, cp):
+        return found
     for length in chain.lengths(job.seq_len):
         if length % (2 * cp):
             return f"2 x cp {cp} does not divide the sequence of {length} tokens"
@@ -106,6 +108,28 @@ def cp_problem(
         if cp_comm == "a2a+p2p" and kv % (tp * cp_a2a):
             return f"cp_comm a2a+p2p needs tp {tp} x cp_a2a {cp_a2a} to divide kv_heads {kv}"
     return None
+
+
+def recurrence_problem(chain: Chain, tp: int, cp: int) -> str | None:
+    """Why a recurrence's heads cannot be divided over ranks; None when they can.
+
+    Groups of Mamba-2 that are fewer than ranks are repeated, those of others never
+    (NVIDIA/Megatron-LM@d98e8a6 megatron/core/ssm/mamba_context_parallel.py:84-114,
+    megatron/core/transformer/transformer_config.py:1501-1509).
+    """
+    r = chain.model.recurrence if chain.model is not None else None
+    if r is None or r.form not in chain.mixers:
+        return None
+    ranks = tp * cp
+    if r.heads % ranks:
+        return f"cp {cp} needs tp {tp} x cp {cp} to divide recurrence.heads {r.heads}"
+    if r.groups % ranks == 0:
+        return None
+    if r.form != "mamba2":
+        return f"cp {cp} needs tp {tp} x cp {cp} to divide recurrence.groups {r.groups}"
+    return None if ranks % r.groups == 0 else (
+        f"cp {cp} needs tp {tp} x cp {cp} to divide recurrence.groups {r.groups}, or to be a "
+        "multiple of them")
 
 
 def expert_problem(chain: Chain, ep: int, etp: int) -> str | None:

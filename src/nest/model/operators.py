@@ -17,7 +17,7 @@ Split = Literal["column", "row", "heads", "sequence", "dispatch", "expert_column
 EXPERT = ("expert_column", "expert_row")
 MODULES = ("core_attn", "norm", "mlp_act", "moe")
 """Parts of a layer that selective recompute may run again."""
-FURTHER_MODULES = ("mlp", "mla_up_proj", "shared_experts")
+FURTHER_MODULES = ("mlp", "mla_up_proj", "shared_experts", "gdn_norm_out")
 """Further parts; ``Chain.module_groups`` has the sets of parts that a search tries."""
 LATENT_MODULES = ("norm", "mlp_act", *FURTHER_MODULES)
 """The second group where layers have latent attention: published runs of such models run some of
@@ -52,6 +52,15 @@ class Operator:
     of the FLOP per token, whatever the number of positions."""
     speed: float = 1.0
     """scan: rate of the recurrence over that of the gated delta rule."""
+    swapped: tuple[int, ...] = ()
+    """scan: elements per token of each all-to-all in front of it, where cp changes a share of the
+    tokens for a share of the heads."""
+    swapped_keys: tuple[int, ...] = ()
+    """Those of keys and queries, of which ranks beyond ``kv_groups`` get copies."""
+    returned: int = 0
+    """Those of the one behind it."""
+    keyed: float = 0.0
+    """scan, memory: share of its elements that are such keys and queries."""
     forward_elements: float = 0.0
     """memory: elements read and written per token in the forward."""
     backward_elements: float = 0.0
@@ -82,7 +91,7 @@ class Operator:
     kv_width: int = 0
     """attention: elements of keys and values per token, over all heads."""
     kv_groups: int = 0
-    """attention: heads of keys and values."""
+    """attention: heads of keys and values; scan and its convolution: of keys and queries."""
     causal: bool = True
     """attention: a position sees only earlier ones."""
     window: int | None = None
@@ -289,8 +298,9 @@ def recurrence(model: Model) -> list[Operator]:
 
     Tensor parallelism divides its heads. Unfused kernels are assumed: the convolution keeps its
     input and the recurrence its own, the gated norm its input and the gate. All of it runs again
-    with full recompute only. The kernel keeps the state before each chunk (arXiv:2405.21060,
-    section 6); Mamba computes states again (arXiv:2312.00752, section 3.3.2).
+    with full recompute only, but for the gated norm of Gated DeltaNet. The kernel keeps the state
+    before each chunk (arXiv:2405.21060, section 6); Mamba computes states again (arXiv:2312.00752,
+    section 3.3.2).
     """
     r = model.recurrence
     assert r is not None
@@ -305,15 +315,20 @@ def recurrence(model: Model) -> list[Operator]:
         own = mixed * (r.conv + r.conv_bias)
         parameters -= own
         ops.append(Operator("convolution", "memory", "heads", forward_elements=2 * mixed,
-                            backward_elements=3 * mixed, parameters=own, saved_elements=mixed))
+                            backward_elements=3 * mixed, parameters=own, saved_elements=mixed,
+                            kv_groups=r.groups, keyed=r.copied / mixed))
     states = 0.0 if r.form == "mamba" else r.inner * r.state / r.chunk
+    normed = ("gdn_norm_out",) if r.form == "gated_delta" else ()
+    swapped, keys = r.swaps
     ops += [
         Operator("recurrence", "scan", "heads", attention_width=r.flop / 2.0, speed=SPEED[r.form],
                  forward_elements=mixed + inner + states,
                  backward_elements=2 * (mixed + inner) + 2 * states, parameters=parameters,
-                 saved_elements=mixed + states),
+                 saved_elements=mixed + states, swapped=swapped, swapped_keys=keys,
+                 returned=inner, kv_groups=r.groups,
+                 keyed=r.copied / (mixed + inner + states)),
         Operator("gated_norm", "memory", "heads", forward_elements=3 * inner,
-                 backward_elements=5 * inner, saved_elements=2 * inner),
-        gemm("mixer_output", "row", model.hidden, inner, r.bias, inner),
+                 backward_elements=5 * inner, saved_elements=2 * inner, again=normed),
+        gemm("mixer_output", "row", model.hidden, inner, r.bias, inner, dropped=normed),
     ]
     return ops

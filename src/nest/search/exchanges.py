@@ -31,7 +31,8 @@ class Exchanges:
         self._fabric, self._settings = fabric, settings
         self._layers = list({
             (kind.tokens, ops): kind for kind in chain.kinds
-            if (ops := tuple(op for op in kind.operators if op.type == "attention"))}.values())
+            if (ops := tuple(op for op in kind.operators
+                             if op.type in ("attention", "scan")))}.values())
 
     def worse(self, site: Site, samples: Ints, *degrees: Any, group: Ints) -> Bools:
         """Where another way of the same ``group`` is no worse; groups follow each other; (C,).
@@ -58,7 +59,7 @@ class Exchanges:
 
 def _figures(layer: Layer, c: Body, s: StageSetting) -> list[NDArray[np.float64]]:
     """Seconds, and those with the computing under them, and bytes, of each way in a layer."""
-    (ahead, back), (under, under_back) = context_traffic(layer, c, s)
+    (ahead, back, _), (under, under_back) = context_traffic(layer, c, s)
     kept, live = np.zeros((2, len(c.tp)))
     for op in layer.operators:
         if op.type == "attention":

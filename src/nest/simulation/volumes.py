@@ -26,9 +26,9 @@ from nest.model.operators import Traffic
 GROUPS = ("tp", "swap", "cp", "ep", "etp", "dp", "expert_dp", "inner", "inner_expert", "outer",
           "tied")
 """Groups of ranks: tensor parallel; ranks of context parallelism that exchange by all-to-all (swap)
-and by ring or gather (cp); expert and expert tensor parallel; holders of the same dense
-or expert parameters, in all replicas or in one (inner); the same rank of all replicas; holders of a
-tied embedding."""
+and by ring or gather (cp), a recurrence in both by all-to-all; expert and expert tensor parallel;
+holders of the same dense or expert parameters, in all replicas or in one (inner); the same rank of
+all replicas; holders of a tied embedding."""
 GATHER, SCATTER, REDUCE, EXCHANGE = "all_gather", "reduce_scatter", "all_reduce", "all_to_all"
 _TENSOR = {GATHER: ("forward_gathers", "backward_gathers"),
            SCATTER: ("forward_scatters", "backward_scatters"),
@@ -134,6 +134,9 @@ def _sent(counter: _Counter, stage: StageConfiguration) -> Iterator[Sent]:
     found = counter.counted("swap")
     yield from (Sent(f"cp_{way}", EXCHANGE, "swap", found[f"cp_{way}"]) for way in ways)
     found = counter.counted("cp")
+    if any(op.type == "scan" for op in layer.operators):
+        yield from (Sent(f"cp_{way}", EXCHANGE, "cp", found[f"cp_{way}"]) for way in ways)
+        found = dict.fromkeys(found, 0.0)
     # Gradients of what was gathered are reduced, as many bytes; those of a ring travel on.
     once = found["cp_forward"]
     scattered = once if stage.cp_comm == "all_gather" else 0.0

@@ -72,6 +72,8 @@ def model_figures(chain: Chain, job: Job) -> Figures:
         "capacity": job.capacity if experts else "none",
         "experts": _yes(experts),
         "mla": _yes(model is not None and model.mla is not None),
+        "recurrence": "none" if model is None or model.recurrence is None
+        else model.recurrence.form,
         "window": _yes(any(op.window is not None and not op.chunked
                            for kind in chain.kinds for op in kind.operators)),
         "sinks": _yes(model is not None and model.sinks),
