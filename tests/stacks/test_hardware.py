@@ -54,7 +54,8 @@ def test_the_stack_of_a_question_without_one_follows_the_device(
 
     assert stack() == "maxtext" and stack("--stack", "megatron-core") == "megatron-core"
     for device, name in (("h100-sxm", "megatron-core"), ("mi300x", "megatron-core"),
-                         ("tpu-v5e", "maxtext"), ("trainium2", "neuronx-distributed"), ("ascend-910c", "mindspeed")):
+                         ("tpu-v5e", "maxtext"), ("trainium2", "neuronx-distributed"),
+                         ("ascend-910c", "mindspeed")):
         assert default_stack(node(device)) == name
 
 

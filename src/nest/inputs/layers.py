@@ -37,8 +37,7 @@ class Compression(Description):
     """Attention to a window of earlier tokens and to compressed ones (DeepSeek-V4).
 
     One key of width head_dim serves all heads, and is the value too. In layers with `compress` a
-    further entry stands for that many tokens. Formulas: huggingface/transformers 5.23.0,
-    models/deepseek_v4/modeling_deepseek_v4.py.
+    further entry stands for that many tokens (DeepseekV4Attention of transformers 5.23.0).
     """
 
     q_rank: Size = Field(description="rank of the query compression")

@@ -1,8 +1,8 @@
 """From a model to the layers that a plan may cut between.
 
 `operators` has what one operator computes, keeps and sends; `transformer` builds a transformer
-layer, `build` an embedding and a head, and puts a model together, `trained` freezes parts of it and
-adds adapters; `chain` is the result: layers in
+layer, `sparse` what reads selected or compressed keys, `build` an embedding and a head, and puts a
+model together, `trained` freezes parts of it and adds adapters; `chain` is the result: layers in
 order, with the tensors that cross each cut; `layouts` lists divisions of it into chunks, reads and
 writes them as Megatron-Core does. `schedules` says where a schedule puts
 chunks and what it needs, `legality` which degrees of parallelism are legal, and why not. Read them
