@@ -15,7 +15,7 @@ from nest.errors import InputError, OutputError, UnsupportedError
 from nest.evaluation.plans import Plan
 from nest.evaluation.ranks import Rank
 from nest.frameworks.hosts import RankPlaces
-from nest.frameworks.launchers import Container, LaunchScript, places_files, script_text
+from nest.frameworks.launchers import LaunchScript, places_files, script_text
 from nest.frameworks.submitters import Submission, submitted
 from nest.inputs import load_model
 from nest.inputs.model import Model
@@ -153,7 +153,7 @@ def model_of(plan: Plan) -> Model:
 def written(given: Sheet, script: LaunchScript, files: Files) -> Files:
     """A script, what it hands to the program, and the lists of its places."""
     how = given.submission
-    inside = Container() if how is None else how.by.container(how.settings)
+    inside = "" if how is None else how.by.container(how.settings)
     found = {LAUNCH: script_text(script, given.places, given.launcher, inside), **files,
              **places_files(given.places, given.title, given.launcher, script.variables)}
     return found if how is None else {
