@@ -100,7 +100,7 @@ class Submitter(NamedTuple):
         return _text(form, known)
 
 
-class Submission(NamedTuple):
+class Handover(NamedTuple):
     """How a plan is handed to a cluster."""
 
     by: Submitter
@@ -124,20 +124,20 @@ def submitters() -> dict[str, Submitter]:
 
 def submission(
     by: Submitter, given: Mapping[str, str], cluster: Cluster, model: str, per_node: int
-) -> Submission:
+) -> Handover:
     """How a plan is handed to a cluster.
 
     Raises
     ------
     InputError : as of :meth:`Submitter.settings`.
     """
-    return Submission(by, by.settings(given, cluster.device.name, model),
+    return Handover(by, by.settings(given, cluster.device.name, model),
                       {key: value for key, value in given.items() if _VARIABLE.fullmatch(key)},
                       per_node)
 
 
 def submitted(
-    how: Submission, found: RankPlaces, title: str, asked: Mapping[str, str],
+    how: Handover, found: RankPlaces, title: str, asked: Mapping[str, str],
     files: Mapping[str, str],
 ) -> dict[str, str]:
     """The files that hand a script to a cluster, by name.
@@ -172,7 +172,7 @@ def submitted(
     return {entry["file"]: text, **extra}
 
 
-def _known(how: Submission, found: RankPlaces, title: str, asked: Mapping[str, str]
+def _known(how: Handover, found: RankPlaces, title: str, asked: Mapping[str, str]
            ) -> dict[str, Any]:
     """What names in the table stand for."""
     entry, used = how.by.entry, sorted(found.nodes)

@@ -16,7 +16,7 @@ from nest.evaluation.plans import Plan
 from nest.evaluation.ranks import Rank
 from nest.frameworks.hosts import RankPlaces
 from nest.frameworks.launchers import LaunchScript, places_files, script_text
-from nest.frameworks.submitters import Submission, submitted
+from nest.frameworks.submitters import Handover, submitted
 from nest.inputs import load_model
 from nest.inputs.model import Model
 from nest.inputs.sources import CATALOG
@@ -56,7 +56,7 @@ class Sheet(NamedTuple):
     """The price; one line."""
     places: RankPlaces
     launcher: str
-    submission: Submission | None = None
+    submission: Handover | None = None
     """How the script is handed to a cluster; None: by the user."""
 
 
@@ -127,7 +127,7 @@ def _reasons(target: Target, plan: Plan) -> Iterator[str]:
 
 def sheet(
     target: Target, plan: Plan, places: RankPlaces, launcher: str,
-    submission: Submission | None = None,
+    submission: Handover | None = None,
 ) -> Sheet:
     """The sheet of a plan that a target runs."""
     name = plan.inputs.model.name if plan.inputs.model else plan.inputs.cluster.name
