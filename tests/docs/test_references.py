@@ -31,6 +31,9 @@ OTHERS_FILES = frozenset({
     "acme/__init__.py", "acme/code.py", "acme/entries/__init__.py", "__init__.py", "clusters/",
     "models/",
     "count.py", "prepare.py", "train.py", "x.py",
+    # what launchers are given, and their own
+    "submit.py", "ray_launch.py", "ray.py", "nemo_run.py", "FOLDER/submit.py",
+    "sky/utils/schemas.py",
     "megatron/core/pipeline_parallel/zerobubble/scheduler/zbv_greedy.py", "zerobubble/runtime.py",
     "zbv_greedy.py",
     "deepspeed/comm/config.py", "src/axolotl/core/builders/base.py",

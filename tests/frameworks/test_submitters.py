@@ -132,8 +132,8 @@ class Experiment:
         for n, host in enumerate(os.environ["ALLOCATED"].split()):
             text = self.by.setup + "\\nexec bash -c " + "\\"$SCRIPT\\""
             subprocess.run(["bash", "-c", text], check=True, env=dict(
-                os.environ, **self.by.env, SLURM_NODEID=str(n), HOST=host, SCRIPT=self.script.inline,
-                INSIDE=self.by.image))
+                os.environ, **self.by.env, SLURM_NODEID=str(n), HOST=host, INSIDE=self.by.image,
+                SCRIPT=self.script.inline))
         assert n + 1 == self.by.nodes
 """
 
@@ -258,8 +258,8 @@ def test_documents_have_the_fields_of_their_kinds(launcher: str, more: dict[str,
         assert env == "'1'"  # readers of YAML take 1 and 1e-4 for numbers, which no variable is
 
 
-OPTIONS = {"job-name": r"\S+", "nodes": r"\d+(-\d+)?", "ntasks": r"\d+", "gpus-per-node": r"(\w+:)?\d+",
-           "exclusive": r"", "partition": r"\S+", "account": r"\S+",
+OPTIONS = {"job-name": r"\S+", "nodes": r"\d+(-\d+)?", "ntasks": r"\d+",
+           "gpus-per-node": r"(\w+:)?\d+", "exclusive": r"", "partition": r"\S+", "account": r"\S+",
            "time": r"\d+|\d+:\d+(:\d+)?|\d+-\d+(:\d+){0,2}"}
 """Options of sbatch and their values (slurm 24.11 doc/man/man1/sbatch.1)."""
 

@@ -182,12 +182,12 @@ def test_a_plan_by_its_parts(capsys, tmp_path) -> None:
 
 def test_what_is_refused() -> None:
     for given, text in (
-            ({"levels": {"rack": "1 d"}}, "levels.rack: h100-spine-leaf has no such level; allowed: "
-             "node, leaf, spine"),
+            ({"levels": {"rack": "1 d"}}, "levels.rack: h100-spine-leaf has no such level; "
+             "allowed: node, leaf, spine"),
             ({"device": None, "link": None, "node": None, "software": None},
              "device: got no part that fails"),
             ({"device": "1 week"}, "allowed: a number of seconds, or a number with s, min, h or d"),
-            ({"background": True}, "background: h100-90gb has no host_link; allowed: a device with"),
+            ({"background": True}, "background: h100-90gb has no host_link; allowed: a device"),
             ({"disk": 5}, "disk: unknown field")):
         with pytest.raises(InputError) as caught:
             nest.goodput(plan(), given, replan=False)
@@ -210,5 +210,5 @@ def test_the_speed_without_a_node_is_that_of_the_next_plan() -> None:
     after = replan(plan(), "node7", threads=1)
     assert found.smaller_plans[0].lost == 1
     assert found.smaller_plans[0].speed == pytest.approx(
-        min(1.0, plan().step_time_s / after.plan.step_time_s))
+        plan().step_time_s / after.plan.step_time_s)
     assert found.goodput > nest.goodput(plan(), failures, replan=False).goodput

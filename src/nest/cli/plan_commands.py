@@ -191,16 +191,16 @@ def export(
         "Devices of a node; default: those of the cluster's innermost level, or 4 where that is a "
         "rack.")] = None,
     launcher: Annotated[str, text(
-        "What starts the processes: torchrun, on each node; deepspeed, mpi or slurm, on one; or what "
-        "asks a cluster for nodes: sbatch, sbatch-pyxis, sbatch-apptainer, nemo-run, indexed-job, "
-        "jobset, pytorchjob, trainjob, mpijob, rayjob, skypilot.", "NAME")] = "torchrun",
+        "What starts the processes: torchrun, on each node; deepspeed, mpi or slurm, on one; or "
+        "what asks a cluster for nodes: sbatch, sbatch-pyxis, sbatch-apptainer, nemo-run, "
+        "indexed-job, jobset, pytorchjob, trainjob, mpijob, rayjob, skypilot.",
+        "NAME")] = "torchrun",
     hosts: Annotated[str | None, text(
         "Names of the nodes, a line each, in the order of the cluster; default: node0, node1, ...",
         "FILE")] = None,
     given: Annotated[list[str] | None, text(
-        "A setting of what asks a cluster, such as image=NAME, or a variable of its environment; may "
-        "be repeated. A missing or unknown one is told with those there are.", "NAME=VALUE",
-        "--set")] = None,
+        "A setting of what asks a cluster, such as image=NAME, or a variable of the environment; "
+        "may be repeated. A missing one is told.", "NAME=VALUE", "--set")] = None,
     force: options.Force = False,
 ) -> None:
     """Write a plan as the launch script of its training software.

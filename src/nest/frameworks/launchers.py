@@ -34,13 +34,6 @@ _NO_NODE = ['  echo "$0: no node $NODE in this plan" >&2', "  exit 2", "fi"]
 DEFAULT = "torchrun"
 
 
-class Container(NamedTuple):
-    """What stands between srun and a process."""
-
-    words: str = ""
-    """Of shell: options of srun, or a program that starts another."""
-
-
 class Program(NamedTuple):
     """What a launcher starts."""
 
@@ -50,8 +43,8 @@ class Program(NamedTuple):
     """Environment variables that it reads, besides those that say its place."""
     lines: Sequence[str]
     """Lines of shell in each process before it, with RANK, LOCAL_RANK and WORLD_SIZE set."""
-    container: Container = Container()
-    """Of srun."""
+    container: str = ""
+    """Words of shell between srun and a process: options, or a program that starts another."""
 
 
 class Launcher(NamedTuple):
@@ -196,7 +189,7 @@ def _srun(found: RankPlaces, program: Program) -> list[str]:
     return [*before, *_by_rank(found, program, "SLURM_PROCID"),
             f'SLURM_HOSTFILE={hosts} srun --distribution=arbitrary \\',
             f"  --nodes={len(found.nodes)} --ntasks={len(found.at)} \\",
-            *([f"  {program.container.words} \\"] if program.container.words else []),
+            *([f"  {program.container} \\"] if program.container else []),
             '  bash -c "$process" "$here" \\', f"  {program.text}"]
 
 
@@ -238,7 +231,7 @@ class LaunchScript(NamedTuple):
 
 
 def script_text(
-    script: LaunchScript, found: RankPlaces, launcher: str, container: Container = Container()
+    script: LaunchScript, found: RankPlaces, launcher: str, container: str = ""
 ) -> str:
     """The text of a script for bash."""
     how = LAUNCHERS[launcher]

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 from nest.errors import InputError, UnsupportedError, did_you_mean
 from nest.frameworks.hosts import RankPlaces
-from nest.frameworks.launchers import Container
 from nest.inputs.cluster import Cluster
 from nest.inputs.files import read_description, yaml_of_others
 from nest.units import shorten
@@ -50,7 +49,7 @@ class Submitter(NamedTuple):
         """
         allowed, kinds = self.entry["settings"], _table()["settings"]
         found = {one: str(kinds[one].get("default", "")) for one in kinds}
-        found |= {key: value for key, value in _of(_table()["devices"], device).items()}
+        found |= _of(_table()["devices"], device)
         found["name"] = _label(model)
         if "accelerator" in allowed:
             found["accelerator"] = _of(_table()["accelerators"], device) or ""
@@ -93,15 +92,15 @@ class Submitter(NamedTuple):
                       f"types of device ({types}); use torchrun or mpi (--launcher)")
             raise UnsupportedError(f"{self.name} cannot launch this plan:\n{reason}", (reason,))
 
-    def container(self, settings: Mapping[str, str]) -> Container:
+    def container(self, settings: Mapping[str, str]) -> str:
         """What starts each process, in words of shell."""
         form = self.entry.get("process", "")
         known = {**settings, "comma": "," if settings["mounts"] else "",
                  "image": shlex.quote(settings["image"])}
-        return Container(_text(form, known))
+        return _text(form, known)
 
 
-class Submission(NamedTuple):
+class Handover(NamedTuple):
     """How a plan is handed to a cluster."""
 
     by: Submitter
@@ -125,20 +124,20 @@ def submitters() -> dict[str, Submitter]:
 
 def submission(
     by: Submitter, given: Mapping[str, str], cluster: Cluster, model: str, per_node: int
-) -> Submission:
+) -> Handover:
     """How a plan is handed to a cluster.
 
     Raises
     ------
     InputError : as of :meth:`Submitter.settings`.
     """
-    return Submission(by, by.settings(given, cluster.device.name, model),
+    return Handover(by, by.settings(given, cluster.device.name, model),
                       {key: value for key, value in given.items() if _VARIABLE.fullmatch(key)},
                       per_node)
 
 
 def submitted(
-    how: Submission, found: RankPlaces, title: str, asked: Mapping[str, str],
+    how: Handover, found: RankPlaces, title: str, asked: Mapping[str, str],
     files: Mapping[str, str],
 ) -> dict[str, str]:
     """The files that hand a script to a cluster, by name.
@@ -168,11 +167,12 @@ def submitted(
         text = _text(known["sbatch"] if entry["text"] == "{sbatch}" else entry["text"], known)
     else:
         head = f"# {title}\n# For {entry['software']}.\n"
-        text = head + "---\n".join(yaml_of_others(_filled(one, known)) for one in entry["documents"])
+        made = [yaml_of_others(_filled(one, known)) for one in entry["documents"]]
+        text = head + "---\n".join(made)
     return {entry["file"]: text, **extra}
 
 
-def _known(how: Submission, found: RankPlaces, title: str, asked: Mapping[str, str]
+def _known(how: Handover, found: RankPlaces, title: str, asked: Mapping[str, str]
            ) -> dict[str, Any]:
     """What names in the table stand for."""
     entry, used = how.by.entry, sorted(found.nodes)
@@ -180,7 +180,7 @@ def _known(how: Submission, found: RankPlaces, title: str, asked: Mapping[str, s
     if entry.get("first"):  # number 0 has rank 0
         used = [first, *(node for node in used if node != first)]
     at = used.index(first)
-    variables = {name: how.variables.get(name, "") for name in asked} | how.variables
+    variables = {**dict.fromkeys(asked, ""), **how.variables}
     env = [{"name": name, "value": value} for name, value in variables.items()]
     known: dict[str, Any] = {
         **how.settings, "title": title, "file": entry["file"], "nodes": len(used),
@@ -240,7 +240,7 @@ def _filled(value: Any, known: Mapping[str, Any]) -> Any:
 def _of(table: Mapping[str, Any], device: str) -> Any:
     """The entry of the longest beginning of a device's name."""
     return table.get(max((start for start in table if device.startswith(start)), key=len,
-                         default=None))
+                         default="-"))
 
 
 def _label(name: str) -> str:

@@ -15,8 +15,8 @@ from nest.errors import InputError, OutputError, UnsupportedError
 from nest.evaluation.plans import Plan
 from nest.evaluation.ranks import Rank
 from nest.frameworks.hosts import RankPlaces
-from nest.frameworks.launchers import Container, LaunchScript, places_files, script_text
-from nest.frameworks.submitters import Submission, submitted
+from nest.frameworks.launchers import LaunchScript, places_files, script_text
+from nest.frameworks.submitters import Handover, submitted
 from nest.inputs import load_model
 from nest.inputs.lengths import mean_length
 from nest.inputs.model import Model
@@ -60,7 +60,7 @@ class Sheet(NamedTuple):
     """The price; one line."""
     places: RankPlaces
     launcher: str
-    submission: Submission | None = None
+    submission: Handover | None = None
     """How the script is handed to a cluster; None: by the user."""
 
 
@@ -131,7 +131,7 @@ def _reasons(target: Target, plan: Plan) -> Iterator[str]:
 
 def sheet(
     target: Target, plan: Plan, places: RankPlaces, launcher: str,
-    submission: Submission | None = None,
+    submission: Handover | None = None,
 ) -> Sheet:
     """The sheet of a plan that a target runs."""
     name = plan.inputs.model.name if plan.inputs.model else plan.inputs.cluster.name
@@ -166,7 +166,7 @@ def model_of(plan: Plan) -> Model:
 def written(given: Sheet, script: LaunchScript, files: Files) -> Files:
     """A script, what it hands to the program, and the lists of its places."""
     how = given.submission
-    inside = Container() if how is None else how.by.container(how.settings)
+    inside = "" if how is None else how.by.container(how.settings)
     found = {LAUNCH: script_text(script, given.places, given.launcher, inside), **files,
              **places_files(given.places, given.title, given.launcher, script.variables)}
     return found if how is None else {

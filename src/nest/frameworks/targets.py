@@ -12,7 +12,7 @@ from nest.evaluation.plans import Plan
 from nest.frameworks.hosts import RankPlaces, per_node, places
 from nest.frameworks.launchers import DEFAULT, LAUNCHERS
 from nest.frameworks.registry import TARGETS
-from nest.frameworks.submitters import Submission, submission, submitters
+from nest.frameworks.submitters import Handover, submission, submitters
 from nest.frameworks.target import refuse, sheet
 from nest.inputs.arguments import need, need_count, takes
 from nest.inputs.cluster import Cluster
@@ -90,7 +90,7 @@ def export(
 
 
 def _submission(plan: Plan, launcher: str, given: Mapping[str, str], each: int
-                ) -> Submission | None:
+                ) -> Handover | None:
     """How a plan is handed to a cluster; None: the user starts its script.
 
     Raises
@@ -109,7 +109,7 @@ def _submission(plan: Plan, launcher: str, given: Mapping[str, str], each: int
     return submission(submitters()[launcher], given, plan.inputs.cluster, name, each)
 
 
-def _handed(how: Submission, cluster: Cluster, found: RankPlaces) -> RankPlaces:
+def _handed(how: Handover, cluster: Cluster, found: RankPlaces) -> RankPlaces:
     """Places with the names that hosts get from a launcher.
 
     Raises

@@ -57,7 +57,8 @@ class SmallerPlan(Written):
     """A plan for the nodes that are left."""
 
     lost: int = Field(description="nodes that are missing")
-    speed: float = Field(description="its tokens/s over those of the plan; 0: nothing fits")
+    speed: float = Field(description="its tokens/s over those of the plan; 0: nothing fits; above "
+                         "1, of a plan that is not the best of its cluster, counts as 1")
 
 
 class TimeShares(Written):
@@ -222,7 +223,7 @@ def _wanted(missing: Missing, spares: int) -> list[int]:
 def _of(plans: tuple[SmallerPlan, ...]) -> Callable[[int], float]:
     """Speed without any number of nodes: that of the next smaller plan, the rest idle."""
     def speed(lost: int) -> float:
-        return max((one.speed for one in plans if one.lost >= lost), default=0.0)
+        return min(1.0, max((one.speed for one in plans if one.lost >= lost), default=0.0))
 
     return speed
 
@@ -239,4 +240,4 @@ def _speed(plan: Plan, lost: int, threads: int | None, time_limit: float | None)
                         threads=threads, time_limit=time_limit)
     except InfeasibleError:
         return 0.0
-    return min(1.0, plan.step_time_s / found.step_time_s)
+    return plan.step_time_s / found.step_time_s
