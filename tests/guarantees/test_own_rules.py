@@ -92,3 +92,16 @@ def test_a_rule_about_the_cuts_of_some_degrees(model: str, pp: Any, named: bool)
     if named:
         assert left["cuts"] == "of 1f1b, gpipe: divisions outside the family of docs/layouts.md"
         assert "faster; one left out may be\n" in str(best)
+
+
+@pytest.mark.kernels
+def test_packed_samples_are_searched_as_one_sequence_a_device() -> None:
+    model, cluster = nest.load_model("llama3-8b"), nest.load_cluster("dgx-h100", devices=8)
+    whole = nest.Job(global_batch=32, seq_len=1024, stack="megatron-bridge")
+    packed = nest.Job(global_batch=32, seq_len=1024, stack="megatron-bridge",
+                      lengths={256: 9, 1024: 1})
+    free, one, bounded = (nest.plan(model, cluster, job, nest.SearchSpace(**space))
+                          for job, space in ((whole, {}), (packed, {}), (packed, {"mbs": 1})))
+    each = [plan.parallelism.micro_batch // plan.stages[0].dp_in for plan in (free, one)]
+    assert each[0] > each[1] == 1
+    assert one.runnable and one.optimal and one.step_time_s == bounded.step_time_s
