@@ -232,7 +232,6 @@ class Fabric:
                  for r in range(outer_dp) for a, b in ((x, y), (y, x))]
         return max(rate for rate, _ in found), max(latency for _, latency in found)
 
-
     def ends(self, outer_dp: Ints, stride: Ints) -> tuple[Ints, Floats, Floats]:
         """:meth:`pair` of the first and the last device of super-pipelines, (C,), behind numbers
         that are equal where these are so whatever the rates of levels."""
