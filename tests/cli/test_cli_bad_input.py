@@ -206,7 +206,8 @@ def test_a_field_of_a_file_is_told_of_the_file_though_options_are_given(files, c
 
 
 READ = {"--job", "--profile", "--space", "--configuration", "--hosts", "--token-file", "--folder",
-        "--annotations", "--messages", "--answers", "--instances", "--learned", "--memory"}
+        "--annotations", "--messages", "--answers", "--instances", "--learned", "--memory",
+        "--failures"}
 """Options of files and folders that are read, or are a store of their own."""
 
 

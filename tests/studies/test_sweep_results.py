@@ -16,7 +16,11 @@ from studies import STUDY, asked, grid, made_up, written
 
 import nest
 from nest.errors import InputError, OutputError
+from nest.evaluation.evaluate import chain_of
+from nest.inputs import Failures
+from nest.replanning.renewal import expected
 from nest.studies.charts import front_figure, heat_map, objective_of, pair_of, sensitivity_figure
+from nest.studies.points import Points, combinations
 from nest.studies.questions import Outcome
 from nest.studies.results import OBJECTIVES, number_of, summary
 from nest.studies.sweep import load_study, stored, sweep
@@ -484,3 +488,30 @@ def test_plans_are_those_of_nest_plan(tmp_path, capsys):
     path = tmp_path / "plan.json"
     path.write_text(text)
     assert run(capsys, "evaluate", str(path), "--json")[0]
+
+
+def test_failures_decide_days_and_money(tmp_path):
+    """As the formulas say of 8 devices, with the spares that pay; tokens a day follow."""
+    failures = {"device": "200 h", "repair": "20 h", "storage": "10 MB/s", "node_devices": 1}
+    train = {"tokens": 1e15, "failures": failures}
+    study = {**PRICED, "train": train, "objectives": ["tokens_per_day", "money"]}
+    row = next(asked(study, tmp_path).rows())
+    question = next(iter_points(study))
+    found = expected(Failures(**failures), question.cluster, question.job,
+                     chain_of(question.subject))
+    assert 0.1 < found.productive < 0.97 and found.spares > 0
+    assert row["productive"] == found.productive and row["spares"] == 8 * found.spares
+    assert row["tokens_per_day"] == pytest.approx(86400 * row["tokens_per_s"] * found.productive)
+    assert row["days"] == pytest.approx(1e15 / row["tokens_per_day"])
+    hour = 8 * (1 + 4 * 2.0**30 / 1e10) * (1 + found.spares)
+    assert row["money"] == pytest.approx(24 * row["days"] * hour)
+    with pytest.raises(InputError, match="productive: got 0.5 beside failures; allowed: one"):
+        load_study({**study, "train": {**train, "productive": 0.5}})
+
+
+def iter_points(study):
+    """Questions of a study, in order."""
+    known = load_study(study)
+    points = Points(known)
+    for number, choices in combinations(known):
+        yield points.point(number, choices).question

@@ -163,7 +163,7 @@ def goodput(
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Show the tokens that a plan trains in a day, if parts of the cluster fail.
+    """Show what a plan trains in a day if parts of its cluster fail.
 
     With the checkpoint interval and the number of spare nodes that give most.
     """

@@ -188,9 +188,9 @@ def _srun(found: RankPlaces, program: Program) -> list[str]:
             'done > "$tasks"']
     return [*before, *_by_rank(found, program, "SLURM_PROCID"),
             f'SLURM_HOSTFILE={hosts} srun --distribution=arbitrary \\',
-            f"  --nodes={len(found.nodes)} --ntasks={len(found.at)} \\",
-            *([f"  {program.container} \\"] if program.container else []),
-            '  bash -c "$process" "$here" \\', f"  {program.text}"]
+            f"  --nodes={len(found.nodes)} --ntasks={len(found.at)} "
+            f"{program.container}{' ' if program.container else ''}"
+            'bash -c "$process" "$here" \\', f"  {program.text}"]
 
 
 LAUNCHERS: Mapping[str, Launcher] = {
