@@ -97,10 +97,10 @@ def _code(policy: Policy, seen: int) -> int:
 def _layer(pricer: Pricer, kind: Any, key: tuple[Any, ...], code: int) -> Figures:
     """One layer under one choice of degrees."""
     samples, tp, sp, cp, inner, gather, ep, etp, *state = (np.array([x]) for x in key[:12])
-    groups = [arrays([seen]) for seen in key[13:-2]]
+    groups = [arrays([seen]) for seen in key[14:-1]]
     return Figures(layer_costs(
         kind, Body(samples, tp, sp, cp, inner, gather, ep, etp, np.array([code]), *groups[:5],
-             np.array([key[-2]])),
+             np.array([key[13]])),
         State(tp, ep, etp, *state, *groups[5:]), pricer.settings[key[12]]))
 
 

@@ -190,13 +190,13 @@ class Pricer:
                 groups = self.fabric.seen(
                     outer, c.start, c.size, s.tp, s.cp, (s.ep, s.etp), found, s.inner)
             tied = self.between(outer, 0, outer.stride - 1)
-            self._groups[place] = (*tied, self.device(c.start), *groups)
+            # Who has samples of its own, where they differ in length.
+            own = outer.outer_dp * s.dp_in if self.job.lengths else 1
+            self._groups[place] = (*tied, self.device(c.start), own, *groups)
         samples = 0.0  # of a step, for which a device of a pipeline has buffers
         if self.job.stack.receives_all:
             samples = self.job.global_batch / outer.outer_dp / shards(s, self.job)
-        # Who has samples of its own, where they differ in length.
-        own = outer.outer_dp * s.dp_in if self.job.lengths else 1
-        return (outer.micro_batch // s.dp_in, *s[1:], *c.state, *self._groups[place], own, samples)
+        return (outer.micro_batch // s.dp_in, *s[1:], *c.state, *self._groups[place], samples)
 
     def device(self, start: int) -> int:
         """Type of the devices of a block."""
@@ -224,10 +224,10 @@ class Pricer:
             samples, tp, sp, cp, inner, gather, ep, etp, *state = (
                 np.repeat(column, times) for column in columns[:12])
             # In the order of Spreads, which is that of Body and State.
-            groups = [arrays(column, times) for column in columns[13:-2]]
+            groups = [arrays(column, times) for column in columns[14:-1]]
             codes = np.tile(self.codes, len(rows))
             body = Body(samples, tp, sp, cp, inner, gather, ep, etp, codes, *groups[:5],
-                        replicas=np.repeat(columns[-2], times))
+                        replicas=np.repeat(columns[13], times))
             found[device] = rows, body, State(tp, ep, etp, *state, *groups[5:])
         return found
 
