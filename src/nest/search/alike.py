@@ -335,8 +335,8 @@ class Alike:
         f, shapes = self.formulation, self._shapes(number)
         asked = self._totals.questions(number, shapes, limit)
         chosen = np.flatnonzero(asked.of_pipelines(shapes) < limit)
-        last: dict[bytes, tuple[Pipelines, Legal]] = f.runnable.once(("pipelines", number), dict)
-        name = chosen.tobytes()
+        last: dict[Any, tuple[Pipelines, Legal]] = f.runnable.once(("pipelines", number), dict)
+        name = self._layouts.mark, chosen.tobytes()
         found = last.get(name) or self._arrays(number, chosen)
         last.clear()  # other questions about the outer choice most often choose the same
         last[name] = found

@@ -53,6 +53,7 @@ class Layouts:
     ----------
     free : bool (N+1,) where a pipeline may be cut, by its number, where it may be cut freely.
     first, last : int64 (Q,) its layouts otherwise.
+    mark : equal to itself alone: what names layouts by number holds for these.
     shapes : of the pipelines under an outer choice, by what of it they depend on.
     nothing : no layouts.
     longest : int64 (Q,) most layers of a chunk that recompute applies to.
@@ -66,6 +67,7 @@ class Layouts:
         self.chain, self.listed, self.own, self._lists = chain, listed, own, lists
         self.runnable = runnable
         self._lock = Lock()
+        self.mark = object()
         self.shapes: dict[Hashable, Any] = {}
         self.free: dict[int, Bools] = {}
         self.first = np.full(len(listed), -1)
