@@ -97,6 +97,24 @@ def test_answers_do_not_depend_on_what_was_asked_before():
 
 
 @pytest.mark.kernels
+def test_what_memory_lost_is_found_anew():
+    """Some entries name parts of others by numbers, which others have when they are made again."""
+    model, job = nest.load_model("llama3-70b"), nest.Job(global_batch=512, seq_len=8192)
+    whole = nest.load_cluster("h100-spine-leaf", devices=64)
+    clusters = [whole.replace(
+        device=whole.device.replace(memory=memory),
+        levels=(*whole.levels[:-1], whole.levels[-1].replace(bandwidth=bandwidth)))
+        for memory, bandwidth in ((80e9, 50e9), (96e9, 25e9), (80e9, 25e9), (96e9, 50e9))]
+    wanted = [nest.plan(model, each, job, threads=1).configuration for each in clusters]
+    draw, planner = random.Random(1), nest.Planner()
+    for _ in range(4):
+        for number in draw.sample(range(4), 4):
+            found = planner.plan(model, clusters[number], job, threads=1)
+            assert found.configuration == wanted[number]
+            forget(planner._cache, draw)
+
+
+@pytest.mark.kernels
 def test_networks_share_what_follows_from_none():
     """Which way of exchanging keys and values is the fastest depends on the network."""
     planner, job = nest.Planner(), nest.Job(global_batch=16, seq_len=8192)
