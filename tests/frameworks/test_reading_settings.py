@@ -23,7 +23,7 @@ from nest.inputs.files import read_description
 FOLDER = Path(nest.frameworks.settings.__file__).parent
 TABLES = sorted({*FOLDER.rglob("*.yaml")} - {
     FOLDER / "owners.yaml", FOLDER / "megatron" / "settings.yaml",
-    FOLDER / "capture" / "programs.yaml"})
+    FOLDER / "capture" / "programs.yaml", FOLDER / "submitters.yaml"})
 """Of software whose settings are in files; Megatron-LM has arguments."""
 
 TOML = """\
