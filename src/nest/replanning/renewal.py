@@ -7,9 +7,9 @@ A restart takes R, in which failures count too. The expected seconds of t second
     T(t) = (exp(F (t + C)) - 1) exp(F (R + W)) / F
 
 This is the complete model of Daly (2006, doi:10.1016/j.future.2004.11.016) with W: a failure
-during the background write falls back to the checkpoint before, so that t + C is repeated after W, which is as if the restart took as much longer. The best t has 1 - F t = exp(-F (t + C)),
-whatever R and W are. Young (1974) is sqrt(2 C / F) for small F C; Daly's equation 37 is
-``daly_interval``.
+during the background write falls back to the checkpoint before, so that t + C is repeated after W,
+which is as if the restart took as much longer. The best t has 1 - F t = exp(-F (t + C)), whatever
+R and W are. Young (1974) is sqrt(2 C / F) for small F C; Daly's equation 37 is ``daly_interval``.
 
 Nodes that fail are repaired one by one, each in an exponential time, and are spares again. The
 number k of missing nodes is a Markov chain: the flow up through each cut (a failure of a rack takes
