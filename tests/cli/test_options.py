@@ -49,7 +49,7 @@ def test_a_command_has_all_options_of_its_records_in_their_order(command, record
 def test_an_option_is_the_same_in_all_commands():
     plan, evaluate, compare = map(shown, ("plan", "evaluate", "compare"))
     shared = {one.name for one in fields(ProblemOptions)} - {"global_batch"}
-    assert len(shared) == 23
+    assert len(shared) == 25
     assert {name: plan[name] for name in shared} == {name: evaluate[name] for name in shared}
     shared |= {one.name for one in fields(SpaceOptions)}
     assert {name: plan[name] for name in shared} == {name: compare[name] for name in shared}

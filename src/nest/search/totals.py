@@ -215,6 +215,6 @@ class Totals:
                                       for mask in (row_policy, way_policy))
             way_policy[:, -1] &= policy_first[self._full, 1:].any()
         way_policy[:, :len(policy_first)] &= policy_first[:, 0]
-        way_policy[:, 0] &= f.query.space.allows("recompute", "none")
+        way_policy[:, :1] &= f.query.space.allows("recompute", "none")  # there may be no policy
         way_policy &= self._zeros[:, None]
         return allow(ROW, WAY) & f.divided, row_policy, way_policy
