@@ -211,7 +211,8 @@ def bodies(
     return Body(
         samples, tp, sp, cp, inner, gather, ep, etp, recompute,
         fabric.inside(*site, one, tp), fabric.inside(*site, tp, inner, inner > 1),
-        fabric.inside(*site, tp * inner, cp // inner),
+        # A recurrence exchanges heads over these, too.
+        fabric.inside(*site, tp * inner, cp // inner, cp > inner),
         fabric.inside(*site, etp, ep, ep > 1), fabric.inside(*site, one, etp),
         replicas=site.outer_dp * (site.block // (tp * cp)),
     )

@@ -317,7 +317,7 @@ class Candidates:
         inside, inner = set(), {block}
         for tp, cp, part in {(int(tp), int(cp), int(part)) for tp, _, cp, part, _ in
                              np.stack(self.splits)[:, fits].T}:
-            inside |= {(1, tp, False), (tp, part, part > 1), (tp * part, cp // part, False),
+            inside |= {(1, tp, False), (tp, part, part > 1), (tp * part, cp // part, cp > part),
                        (tp, block // tp, False)}
             inner.add(tp)
         for etp, ep in pairs:

@@ -42,7 +42,7 @@ class Exchanges:
         tp, cp, inner, gather = degrees
         one, no = np.ones_like(tp), np.zeros(len(tp), dtype=np.bool_)
         swap = self._fabric.inside(*site, tp, inner, inner > 1)
-        ring = self._fabric.inside(*site, tp * inner, cp // inner)
+        ring = self._fabric.inside(*site, tp * inner, cp // inner, cp > inner)
         body = Body(samples, tp, no, cp, inner, gather, one, one, 0 * one, ring, swap, ring, ring,
                     ring)
         figures = np.stack([figure for s in self._settings for layer in self._layers
