@@ -1,9 +1,10 @@
 """What all tests share: which of them reach the kernels, and where xdist runs them.
 
-`.ci/run` runs the tests that reach no kernel, or are quick without the compiler, without it, where
-it also counts lines, and the others compiled. So a test that reaches kernels says so (``kernels``)
-or fails, and says where it is quick without the compiler too (``uncompiled``). Elsewhere these run
-compiled, as all others do; with `NEST_TESTS_ONCE` set, as in `.ci/run`, they are left out there.
+A test that reaches kernels says so (``kernels``) or fails, and says where it is quick without the
+compiler too (``uncompiled``). Without the compiler these run, and what reaches no kernel; with it
+all tests do. With `NEST_TESTS_ONCE` set, as in `.ci/run`, each runs once: compiled, most in a
+quarter of the time, but for the quick ones of ``INDEXED``, because an index out of range is an
+error only without the compiler.
 
 `-m fast` selects what is quick without the compiler but for the files of `slow.txt`, which are not
 even imported then. `NEST_TESTS_SECONDS=FILE` writes the seconds of a processor that each file
@@ -26,6 +27,9 @@ WITHOUT_JIT = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
 APART = ("test_exact.py", "test_exact_graphs.py", "test_golden_plans.py", "test_guarantees.py",
          "test_guarantees_graphs.py")
 """Long files whose tests share nothing but results of :mod:`shared`."""
+ONCE = "NEST_TESTS_ONCE" in os.environ
+INDEXED = ("kernels", "guarantees")
+"""Folders whose tests run without the compiler where they are quick."""
 SECONDS = os.environ.get("NEST_TESTS_SECONDS")
 _seconds: Counter[str] = Counter()
 _folders: list[tempfile.TemporaryDirectory[str]] = []
@@ -66,11 +70,12 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is slow without the compiler, or with it what has run without it."""
-    if WITHOUT_JIT or "NEST_TESTS_ONCE" in os.environ:
+    """Leave out what is slow without the compiler, and what the other run of two has."""
+    if WITHOUT_JIT or ONCE:
         kept, left = list[pytest.Item](), list[pytest.Item]()
         for item in items:
-            (kept if _quick(item) == WITHOUT_JIT else left).append(item)
+            here = _indexed(item) == WITHOUT_JIT if ONCE else _quick(item)
+            (kept if here else left).append(item)
         config.hook.pytest_deselected(items=left)
         items[:] = kept
 
@@ -79,6 +84,12 @@ def _quick(item: pytest.Item) -> bool:
     """Whether a test is quick without the compiler."""
     reaches = item.get_closest_marker("kernels")
     return reaches is None or reaches.kwargs.get("uncompiled", False)
+
+
+def _indexed(item: pytest.Item) -> bool:
+    """Whether a test runs without the compiler where each runs once."""
+    return (_quick(item) and item.get_closest_marker("kernels") is not None
+            and item.path.parent.name in INDEXED)
 
 
 @pytest.hookimpl(wrapper=True)
