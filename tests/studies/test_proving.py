@@ -6,6 +6,8 @@ import csv
 import json
 import math
 from collections import Counter
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -65,44 +67,53 @@ def run(study: dict[str, Any], folder: Path, **given: Any) -> Sweep:
     return sweep(study, folder, engine=given.pop("engine", "inline"), question=monotone, **given)
 
 
-def wrong(seed: int, folder: Path) -> bool:
+Whole = Callable[[int], Sweep]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    """A drawn study of which all points are asked, once for all tests."""
+    return cache(lambda seed: run(drawn(seed), tmp_path_factory.mktemp("all") / str(seed)))
+
+
+def wrong(seed: int, folder: Path, whole: Whole) -> bool:
     """Whether the front or the best of a study differ where it is proved."""
-    study = drawn(seed)
-    return shown(run(study, folder / "some", prove=True)) != shown(run(study, folder / "all"))
+    return shown(run(drawn(seed), folder / "some", prove=True)) != shown(whole(seed))
 
 
 @pytest.mark.parametrize("seed", range(7))
-def test_fronts_and_best_points_are_those_of_the_whole_study(seed: int, tmp_path: Path) -> None:
-    assert not wrong(seed, tmp_path)
-    with stored(tmp_path / "some").results() as some, stored(tmp_path / "all").results() as every:
+def test_fronts_and_best_points_are_those_of_the_whole_study(
+    seed: int, tmp_path: Path, whole: Whole
+) -> None:
+    assert not wrong(seed, tmp_path, whole)
+    with stored(tmp_path / "some").results() as some, whole(seed).results() as every:
         assert some.counts["proved"] > some.counts.total() / 4
         assert "open" not in some.counts and "proved" not in every.counts
 
 
 def test_a_wrong_order_of_questions_is_noticed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: Whole
 ) -> None:
     """Figures upside down: bounds of worse questions count for better ones."""
     real = proving.standing
     monkeypatch.setattr(proving, "standing", lambda question: Standing(
         *real(question)[:2], tuple(-one for one in real(question).figures)))
-    assert any(wrong(seed, tmp_path / str(seed)) for seed in range(5))
+    assert any(wrong(seed, tmp_path / str(seed), whole) for seed in range(5))
 
 
 def test_totals_that_are_too_high_are_noticed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: Whole
 ) -> None:
     real = proving.least_seconds
     monkeypatch.setattr(proving, "least_seconds", lambda chain, cluster, job: real(
         chain, cluster, job) * (1.5 if cluster.device.memory > 5 * 2**30 else 1.0))
-    assert any(wrong(seed, tmp_path / str(seed)) for seed in range(5))
+    assert any(wrong(seed, tmp_path / str(seed), whole) for seed in range(5))
 
 
-def test_each_proof_names_points_that_prove_it(tmp_path: Path) -> None:
-    study = drawn(0)
-    done, every = run(study, tmp_path / "some", prove=True), run(study, tmp_path / "all")
-    with every.results() as whole:
-        rows = {row.number: row for row in whole.rows()}
+def test_each_proof_names_points_that_prove_it(tmp_path: Path, whole: Whole) -> None:
+    done = run(drawn(0), tmp_path / "some", prove=True)
+    with whole(0).results() as every:
+        rows = {row.number: row for row in every.rows()}
     with done.results() as results:
         kept = {row.number: row for row in results.rows()}
         wanted, checked = done.study.wanted, Counter[str]()
@@ -131,16 +142,15 @@ def test_each_proof_names_points_that_prove_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("within", [0.01, 0.1])
-def test_within_a_share_of_all_that_is_best(within: float, tmp_path: Path) -> None:
+def test_within_a_share_of_all_that_is_best(
+    within: float, tmp_path: Path, whole: Whole
+) -> None:
     left = Counter[str]()
     for seed in (0, 2, 5):
-        study = drawn(seed)
-        folder = tmp_path / str(seed)
-        done = run(study, folder / "some", within=within)
-        every = run(study, folder / "all")
-        with done.results() as some, every.results() as whole:
+        done = run(drawn(seed), tmp_path / str(seed), within=within)
+        with done.results() as some, whole(seed).results() as every:
             left += some.counts
-            for group, found in whole.groups.items():
+            for group, found in every.groups.items():
                 known = [one.values for one in some.groups[group]]
                 for one in found:
                     assert any(all(

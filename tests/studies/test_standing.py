@@ -61,7 +61,7 @@ def asked(x: Instance, cluster: nest.Cluster, job: nest.Job) -> Question:
 
 def test_no_plan_is_slower_where_a_question_dominates() -> None:
     compared = 0
-    for seed in range(200):
+    for seed in range(100):
         x, rng = instance(seed), Random(seed)
         if x.chain.model is None or x.cluster.links is not None:
             continue
@@ -97,10 +97,10 @@ def test_no_schedule_is_slower_where_a_question_dominates(schedule: str) -> None
         way = even_configuration(
             model, cluster, job, pp=4, tp=tp, ep=2, micro_batch=8, outer_dp=2, vpp=vpp,
             schedule=schedule, sp=tp > 1)
+        before = nest.evaluate(model, cluster, job, way)
         for seed in range(25):
             after = nest.evaluate(model, *better(Random(seed), cluster, job), way)
-            assert after.step_time_s <= nest.evaluate(
-                model, cluster, job, way).step_time_s * ROUNDING, seed
+            assert after.step_time_s <= before.step_time_s * ROUNDING, seed
 
 
 def wrong(model: nest.Model, fast: nest.Cluster, job: nest.Job, **given: Any) -> float:
@@ -173,7 +173,7 @@ def test_a_space_that_holds_another(one: dict, other: dict, holds: bool) -> None
 
 def test_no_plan_takes_less_than_the_totals_of_its_question() -> None:
     compared, nearest = 0, 0.0
-    for seed in range(200):
+    for seed in range(100):
         x, rng = instance(seed), Random(seed)
         if x.chain.model is None:
             continue
