@@ -44,7 +44,7 @@ def test_names_of_one_plan_count_once():
     renamed = 0
     for seed in range(24):
         x, rng = instance(seed), Random(f"names {seed}")
-        for _ in range(25):
+        for _ in range(12):
             way = random_plan(rng, x)
             if way.outer_dp > 1 and (way.stride != way.stages[-1].devices[1]
                                      or way.stages[0].shard == "dp_in"):
