@@ -40,6 +40,8 @@ class StateCosts:
     """Seconds per step of gradient reduction, before overlap."""
     gather: Array
     """Seconds per step of the parameter all-gather after the optimizer, before overlap."""
+    maxima: Array
+    """Seconds of :func:`maxima_seconds` each way, once for consecutive layers of a device."""
     update: Array
     """Seconds per step of the optimizer."""
     tied: Array
@@ -118,6 +120,7 @@ def state_costs(layer: Layer, c: State, s: StageSetting) -> StateCosts:
                          + (stack.reshard_after_forward and layer.passes) * copied + added),
         sync=np.where(zero == 0, wide(every.reduced[0]), final),
         gather=np.where((zero == 1) | (zero == 2), gather, 0.0),
+        maxima=wide(maxima_seconds(c, s)) * np.ones(zero.shape),
         update=np.where(zero == 0, update, divided),
         tied=wide(tied_seconds(layer, c, s)) * np.ones(zero.shape),
         parameters=(r.parameter * np.where(zero == 3, mine, held)
@@ -247,6 +250,30 @@ def _parameters(layer: Layer, c: State, s: StageSetting) -> tuple[Apart, Apart]:
 def to_twin(size: Array, way: Way) -> Array:
     """Seconds of sending bytes to the holder of the other copy, and receiving as many from it."""
     return size * way.per_byte + way.latency
+
+
+MAXIMA = 4096.0
+"""Bytes of the maxima of a device: 4 of each, 12 a layer forward and 8 backward, more with experts
+(three tensors of a product forward, two backward: TransformerEngine@v2.3
+transformer_engine/pytorch/module/base.py). Latency is what they take, whatever their number."""
+
+
+def maxima_seconds(c: State, s: StageSetting) -> Array:
+    """Maximum over all devices of a stage and its replicas, of fp8 with delayed scaling.
+
+    Transformer Engine all-reduces the maxima of all tensors of a device on the stream that
+    computes, where fp8_autocast ends and in the backward of the first module in it
+    (TransformerEngine@v2.3 transformer_engine/pytorch/fp8.py:367, 474, module/linear.py:758; so
+    since v1.6). Megatron-Core has one fp8_autocast around all layers of a chunk, over the ranks of
+    tensor, context and data parallelism (core_v0.12.0 megatron/core/transformer/
+    transformer_block.py:505, fp8_utils.py:420), also around captured graphs. Not priced: the same
+    over fewer ranks (tp_only_amax_red), once more for each layer that runs again in full
+    (TransformerEngine@v2.9 transformer_engine/pytorch/distributed.py:431), the kernel that makes
+    new scales of it.
+    """
+    if c.all_group is None:
+        return np.zeros(len(c.tp))
+    return all_reduce(np.full(len(c.tp), MAXIMA), s.network, c.all_group)
 
 
 def tied_seconds(layer: Layer, c: State, s: StageSetting) -> Array:
