@@ -133,7 +133,8 @@ class State(NamedTuple):
         columns += [self.zero, self.shard, self.tied_per_byte[rows], self.tied_latency[rows]]
         columns += [group.take(rows) for group in self[7:12]]
         columns.append(self.twin and Way(*(column[rows] for column in self.twin)))
-        return State(*columns, self.all_group and self.all_group.take(rows))
+        columns.append(self.all_group and self.all_group.take(rows))
+        return State(*columns)
 
 
 @dataclass(frozen=True)

@@ -253,23 +253,16 @@ def to_twin(size: Array, way: Way) -> Array:
 
 
 MAXIMA = 4096.0
-"""Bytes of the maxima of a device: 4 of each, 12 a layer forward and 8 backward, more with experts
-(three tensors of a product forward, two backward: TransformerEngine@v2.3
-transformer_engine/pytorch/module/base.py). Latency is what they take, whatever their number."""
+"""Bytes of the maxima of a device: 4 of each of a layer's 12 forward and 8 backward, more with
+experts (three tensors of a product, two). Latency is what they take, whatever their number."""
 
 
 def maxima_seconds(c: State, s: StageSetting) -> Array:
-    """Maximum over all devices of a stage and its replicas, of fp8 with delayed scaling.
+    """The maximum over all devices of a stage and its replicas, of fp8 with delayed scaling.
 
-    Transformer Engine all-reduces the maxima of all tensors of a device on the stream that
-    computes, where fp8_autocast ends and in the backward of the first module in it
-    (TransformerEngine@v2.3 transformer_engine/pytorch/fp8.py:367, 474, module/linear.py:758; so
-    since v1.6). Megatron-Core has one fp8_autocast around all layers of a chunk, over the ranks of
-    tensor, context and data parallelism (core_v0.12.0 megatron/core/transformer/
-    transformer_block.py:505, fp8_utils.py:420), also around captured graphs. Not priced: the same
-    over fewer ranks (tp_only_amax_red), once more for each layer that runs again in full
-    (TransformerEngine@v2.9 transformer_engine/pytorch/distributed.py:431), the kernel that makes
-    new scales of it.
+    Transformer Engine does this for all tensors of a device at once, behind each forward and
+    backward of a chunk, on the stream that computes: sources of fp8-delayed in
+    catalog/formats.yaml, which also say what is not priced.
     """
     if c.all_group is None:
         return np.zeros(len(c.tp))

@@ -47,7 +47,8 @@ def bottleneck(number: int, seconds: Breakdown, step_time: float) -> str:
         "recompute": "recomputation on stage {n}", "tp": "tensor-parallel traffic of stage {n}",
         "cp": "context-parallel traffic of stage {n}", "ep": "expert traffic of stage {n}",
         "offload": "transfers to and from the host on stage {n}",
-        "maxima": "maxima of fp8 on stage {n}", "zero": "ZeRO traffic of stage {n}", "bubble": "the pipeline's bubble",
+        "maxima": "maxima of fp8 on stage {n}",
+        "zero": "ZeRO traffic of stage {n}", "bubble": "the pipeline's bubble",
         "finish": "gradients and optimizer at the end of the step",
     }
     shares: dict[str, float] = {}

@@ -367,8 +367,9 @@ def state_of(
     stage: StageConfiguration, plan: Configuration, fabric: Fabric, maxima: bool = False
 ) -> State:
     """The state of a stage; ``maxima``: its devices reduce maxima."""
-    degrees = (stage.tp, stage.ep * stage.etp, stage.zero, int(stage.shard == "dp_in"))
-    found = states(fabric, _site(stage, plan), *(np.array([degree]) for degree in degrees), maxima)
+    tp, experts, zero, shard = (np.array([degree]) for degree in (
+        stage.tp, stage.ep * stage.etp, stage.zero, int(stage.shard == "dp_in")))
+    found = states(fabric, _site(stage, plan), tp, experts, zero, shard, maxima)
     way = way_to_twin(stage, plan, fabric)
     return found if way is None else found._replace(twin=Way(*(np.array([x]) for x in way)))
 
