@@ -229,7 +229,7 @@ REFUSED = [
     ({"inputs__model": None}, "inputs: got neither of model and profile"),
     ({"inputs__job__seq_len": -1}, "inputs.job.seq_len: got -1"),
     ({"inputs__cluster__levels": []}, "inputs.cluster.levels"),
-    ({"schema": "nest.plan/9"}, "schema: got 'nest.plan/9'; allowed: \"nest.plan/1.1\""),
+    ({"schema": "nest.plan/9"}, "schema: got 'nest.plan/9'; allowed: \"nest.plan/1.2\""),
     ({"schema": "nest.plan/1."}, "schema: got 'nest.plan/1.'"),
     ({"schema": "nest.plan/11"}, "schema: got 'nest.plan/11'"),
     ({"schema": ...}, "schema: missing"),

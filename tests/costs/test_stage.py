@@ -35,6 +35,16 @@ def test_layers_add_up() -> None:
     assert found == chunk(9.0, 17.0, update=3.0, tied=2.0)
 
 
+def test_maxima_are_reduced_once_each_pass() -> None:
+    # 5 + 1 s forward, 9 + 1 backward: not of every layer. Of a backward in two parts, of which 3 s
+    # of the second layer are for weights, the first part has it: 9 - 3 + 1.
+    layers = [layer(maxima=1.0, forward=1.0, backward=1.0), layer(maxima=1.0)]
+    found = costs(*layers)
+    assert (found.forward, found.backward) == (6.0, 10.0)
+    two = with_parts(found, layers, [0.0, 3.0], [(0.0, 0.0)] * 2, stack())
+    assert (two.inputs, two.weights) == (7.0, 3.0)
+
+
 def test_gradients_hide_under_the_layers_below() -> None:
     # Backward from the last to the first. Half of 8 s hides 4 s. Gradients of the third: 10 s, of
     # which 4 hide under the second: 6, and its own 1 s make 7; 4 hide under the first: 3, and the

@@ -215,8 +215,8 @@ def random_layers(rng: np.random.Generator, kinds: int, zero: int) -> np.ndarray
     found = np.zeros((2, kinds), LAYER)
     for name in LAYER.names:
         found[name] = rng.random((2, kinds)) * 10.0 ** rng.integers(-2, 2)
-    for name in ("gathered", "regathered", "scattered", "sync", "gather", "buffers", "update",
-                 "tied"):
+    for name in ("gathered", "regathered", "scattered", "sync", "gather", "maxima", "buffers",
+                 "update", "tied"):
         found[name][1] = found[name][0]
     found["regathered"] = found["gathered"] * rng.integers(2)
     for name, zeros in (("gathered", (3,)), ("regathered", (3,)), ("scattered", (2, 3)),
@@ -320,7 +320,7 @@ def test_layer_sums(seed: int) -> None:
                     *exchange_of(d["cp_comm"], d["cp"], d["cp_a2a"]), d["ep"], d["etp"])),
                     recompute=np.array([policy]))
                 state = states(f.choices.candidates.fabric, site, *(np.array([v]) for v in (
-                    d["tp"], d["ep"] * d["etp"], zero, shard)))
+                    d["tp"], d["ep"] * d["etp"], zero, shard)), x.job.reduces_maxima)
                 layer_sums(tables, tables.body[c], tables.held[c], z, r, figures)
                 for kind, found in zip(x.chain.kinds, figures[r], strict=True):
                     costs = layer_costs(kind, body, state, f.prices.settings[0])

@@ -34,7 +34,7 @@ def random_block(rng: np.random.Generator) -> dict[str, Any]:
     # What is not computing is less where more computing hides it.
     ahead[..., 1] += np.where(rng.random(ahead.shape[:-1]) < 0.9, ahead[..., 0], 1.0)
     back[..., 1] += np.where(rng.random(back.shape[:-1]) < 0.9, back[..., 0], 1.0)
-    state = some(STATES, ZEROS, KINDS, 11)
+    state = some(STATES, ZEROS, KINDS, 12)
     # ZeRO gathers parameters before each layer or once a step, never both; else computing hides
     # no scatters, but reductions.
     state[:, 0, :, [0, 2]], state[:, 1, :, 4] = 0.0, 0.0
@@ -65,7 +65,8 @@ def stage(
     (dominated options)."""
     body, state = x["body"][c], x["state"][x["held"][c]][z]
     ahead, back = x["ahead"][body], x["back"][body]
-    own = [LayerSeconds(*ahead[kind], *back[r][kind][:2], *state[kind][:5]) for kind, r in layers]
+    own = [LayerSeconds(*ahead[kind], *back[r][kind][:2], *state[kind][:5], state[kind][11])
+           for kind, r in layers]
     update, tied, resident = (sum(state[kind][field] for kind, _ in layers)
                               for field in (6, 7, 8))
     held = sum(back[r][kind][2] for kind, r in layers)

@@ -198,6 +198,7 @@ def _random_job(
                 ("whole", "whole", "whole", "whole", "chunks", "liger", "cut")),
             "receives_all": Random(repr(stack) + "receives").random() < 0.2,
             "late_reduction": Random(repr(stack) + "late").random() < 0.3,
+            "reduces_maxima": Random(repr(stack) + "maxima").random() < 0.7,
             "master_copy": stack["master_remainders"] or stack.get("fp32_shards", False)
             or Random(repr(stack) + "master").random() < 0.9},
     )

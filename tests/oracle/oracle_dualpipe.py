@@ -90,7 +90,8 @@ def price(chain: Chain, cluster: nest.Cluster, job: nest.Job, plan: Configuratio
 def _chunk(
     layers: Sequence[PricedLayer], shares: Sequence[tuple[float, ...]], hidden: float
 ) -> Chunk:
-    found = Chunk()
+    maxima = layers[0].costs["maxima"] if layers else 0.0
+    found = Chunk(maxima, maxima)
     for layer, (sync, gather, _, update) in zip(layers, shares, strict=True):
         c = layer.costs
         ahead = c["forward"] + c["tp_forward"] + c["cp_forward"] + c["ep_forward"]

@@ -352,7 +352,8 @@ class Fabric:
                 self.inner(r * outer.stride + start, size, distance, number, getattr(spreads, name))
                 for r in range(outer.outer_dp)])
             for name, distance, number in inner}
-        for name, distance in (("dp", tp), ("expert_dp", ep * etp), ("outer", size)):
+        for name, distance in (("dp", tp), ("expert_dp", ep * etp), ("outer", size),
+                               ("every", 1)):
             found[name] = self.replicas(outer, start, size, distance, getattr(spreads, name))
         for name, spread in spreads._asdict().items():
             yield Seen(spread, found[name])

@@ -101,7 +101,8 @@ def _layer(pricer: Pricer, kind: Any, key: tuple[Any, ...], code: int) -> Figure
     return Figures(layer_costs(
         kind, Body(samples, tp, sp, cp, inner, gather, ep, etp, np.array([code]), *groups[:5],
              np.array([key[13]])),
-        State(tp, ep, etp, *state, *groups[5:]), pricer.settings[key[12]]))
+        State(tp, ep, etp, *state, *groups[5:-1], all_group=pricer.reducing(groups[-1])),
+        pricer.settings[key[12]]))
 
 
 def _held(schedule: str, s: int, p: int, m: int, stage: Sequence[PlainRun]) -> float:

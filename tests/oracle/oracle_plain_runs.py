@@ -66,7 +66,7 @@ class PlainRun:
         """Forward, when the parameters of its first two layers are there."""
         names = ("forward", "tp_forward", "cp_forward", "ep_forward", "slowed_forward")
         inner = range(1, len(self.layers) - 1)
-        return self.total(*names) + sum(
+        return self.layers[0].maxima + self.total(*names) + sum(
             self.shown_f(i, self.layers[i + 1].gathered) for i in inner)
 
     @cached_property
@@ -79,7 +79,7 @@ class PlainRun:
             # The parameters of the next layer but one come first, then these gradients.
             again = x[i - 1].regathered if i else 0.0
             shown += self.shown_b(i, again + x[i + 1].scattered)
-        return self.total(*names) + shown
+        return self.layers[0].maxima + self.total(*names) + shown
 
     @property
     def single(self) -> bool:

@@ -18,7 +18,7 @@ from oracle_rules import FULL, NONE, Choice, Outer, Policy, shards, shared_level
 from nest.costs.choices import Body, StageSetting, State
 from nest.costs.compute import Machine
 from nest.costs.layer import layer_costs
-from nest.costs.network.collectives import Network
+from nest.costs.network.collectives import Group, Network
 from nest.inputs import Cluster, Job, Stack
 from nest.model import Chain, Layer
 
@@ -118,6 +118,8 @@ class LayerPrice(NamedTuple):
     activations: Floats
     work: Floats
     buffers: Floats
+    maxima: Floats
+    """Of each task of a run that begins with the layer."""
 
 
 PARTS = {
@@ -228,8 +230,14 @@ class Pricer:
             codes = np.tile(self.codes, len(rows))
             body = Body(samples, tp, sp, cp, inner, gather, ep, etp, codes, *groups[:5],
                         replicas=np.repeat(columns[13], times))
-            found[device] = rows, body, State(tp, ep, etp, *state, *groups[5:])
+            found[device] = rows, body, State(
+                tp, ep, etp, *state, *groups[5:-1], all_group=self.reducing(groups[-1]))
         return found
+
+    def reducing(self, every: Group) -> Group | None:
+        """Who reduces maxima: all devices of a stage, or none."""
+        maxima = self.job.precision == "fp8-delayed" and self.job.stack.reduces_maxima
+        return every if maxima else None
 
     def run(self, layers: Sequence[int], before: int, policies: Sequence[Policy], piped: bool
             ) -> Run:
@@ -383,7 +391,7 @@ def run_of(
     first, end, last = layers[0], layers[-1], len(layers) - 1
     zeros = np.zeros_like(first.forward)
     gathers = np.any([x.gathered > 0.0 for x in layers], axis=0)
-    forward = backward = zeros
+    forward = backward = first.maxima
     spare = in_a_row = free = sync = gather = left = wait = zeros
     for i, x in enumerate(layers):
         forward, backward = forward + x.forward, backward + x.backward

@@ -150,6 +150,7 @@ class Spreads(NamedTuple):
     inner: Spread
     inner_expert: Spread
     outer: Spread
+    every: Spread
 
 
 @cache
@@ -191,6 +192,7 @@ def spreads(
         spread([every(ranks) for ranks in expert], sizes),
         within, within_expert,
         spread([every([i]) for i in range(size)], sizes),
+        spread([every(range(size))], sizes),
     )
 
 

@@ -54,7 +54,8 @@ def _no_larger(state: Rows, a: int, b: int) -> bool:
                     or one.update > other.update or one.tied > other.tied
                     or one.resident > other.resident
                     or one.slowed_forward > other.slowed_forward
-                    or one.slowed_backward > other.slowed_backward):
+                    or one.slowed_backward > other.slowed_backward
+                    or one.maxima > other.maxima):
                 return False
     return True
 

@@ -33,7 +33,7 @@ def layer_sums(tables: Tables | Degrees, u: int, v: int, z: int, r: int, layers:
         layer.gathered, layer.regathered = state.gathered, state.regathered
         layer.scattered, layer.sync, layer.gather = state.scattered, state.sync, state.gather
         layer.buffers, layer.update, layer.tied = state.buffers, state.update, state.tied
-        layer.resident = state.resident
+        layer.resident, layer.maxima = state.resident, state.maxima
 
 
 @leaf

@@ -119,18 +119,21 @@ class State(NamedTuple):
     """The same device of every replica."""
     twin: Way | None = None
     """To the device at the same place of the stage that holds the same layers; None: none does."""
+    all_group: Group | None = None
+    """All devices of the block and its replicas; None: they reduce no maxima."""
 
     @property
     def groups(self) -> tuple[Group, ...]:
         """All groups."""
-        return self[7:12]
+        return self[7:12] if self.all_group is None else (*self[7:12], self.all_group)
 
     def take(self, rows: NDArray[np.int64]) -> State:
         """Some of the configurations."""
         columns: list[Any] = [column[rows] for column in self[:3]]
         columns += [self.zero, self.shard, self.tied_per_byte[rows], self.tied_latency[rows]]
-        columns += [group.take(rows) for group in self.groups]
+        columns += [group.take(rows) for group in self[7:12]]
         columns.append(self.twin and Way(*(column[rows] for column in self.twin)))
+        columns.append(self.all_group and self.all_group.take(rows))
         return State(*columns)
 
 
@@ -220,12 +223,17 @@ def bodies(
 
 def states(
     fabric: Fabric, site: Site, tp: Ints, experts: Ints, zero: Ints, shard: Ints,
+    maxima: bool = False,
 ) -> State:
-    """Holders of parameters of blocks and their replicas; (C,). ``experts``: ep x etp."""
+    """Holders of parameters of blocks and their replicas; (C,).
+
+    ``experts``: ep x etp; ``maxima``: all devices reduce maxima.
+    """
     return State(
         tp, experts, np.ones_like(tp), zero, shard, *fabric.ends(site.outer_dp, site.stride)[1:],
         fabric.over_replicas(*site, tp), fabric.over_replicas(*site, experts),
         fabric.inside(*site, tp, site.block // tp),
         fabric.inside(*site, experts, site.block // experts),
         fabric.over_replicas(*site, site.block),
+        all_group=fabric.over_replicas(*site, np.ones_like(tp)) if maxima else None,
     )

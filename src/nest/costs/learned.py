@@ -15,7 +15,7 @@ CAUSES = {
     "exchange": ("cp_forward", "cp_backward", "ep_forward", "ep_backward", "offload_forward",
                  "offload_backward"),
     "reduction": ("gathered", "regathered", "scattered", "slowed_forward", "slowed_backward",
-                  "sync", "gather", "update", "tied"),
+                  "sync", "gather", "maxima", "update", "tied"),
     "activations": ("activations", "work", "host_activations"),
     "states": ("parameters", "gradients", "optimizer", "buffers", "host_states"),
 }

@@ -26,7 +26,7 @@ def layer_seconds(c: LayerCosts) -> LayerSeconds:
         c.free_backward,
         c.backward + c.recompute + c.tp_backward + c.cp_backward + c.ep_backward
         + c.offload_backward + c.slowed_backward,
-        c.gathered, c.regathered, c.scattered, c.sync, c.gather,
+        c.gathered, c.regathered, c.scattered, c.sync, c.gather, c.maxima,
     )))
 
 

@@ -40,6 +40,8 @@ class StateCosts:
     """Seconds per step of gradient reduction, before overlap."""
     gather: Array
     """Seconds per step of the parameter all-gather after the optimizer, before overlap."""
+    maxima: Array
+    """Seconds of :func:`maxima_seconds` each way, once for consecutive layers of a device."""
     update: Array
     """Seconds per step of the optimizer."""
     tied: Array
@@ -118,6 +120,7 @@ def state_costs(layer: Layer, c: State, s: StageSetting) -> StateCosts:
                          + (stack.reshard_after_forward and layer.passes) * copied + added),
         sync=np.where(zero == 0, wide(every.reduced[0]), final),
         gather=np.where((zero == 1) | (zero == 2), gather, 0.0),
+        maxima=wide(maxima_seconds(c, s)) * np.ones(zero.shape),
         update=np.where(zero == 0, update, divided),
         tied=wide(tied_seconds(layer, c, s)) * np.ones(zero.shape),
         parameters=(r.parameter * np.where(zero == 3, mine, held)
@@ -247,6 +250,23 @@ def _parameters(layer: Layer, c: State, s: StageSetting) -> tuple[Apart, Apart]:
 def to_twin(size: Array, way: Way) -> Array:
     """Seconds of sending bytes to the holder of the other copy, and receiving as many from it."""
     return size * way.per_byte + way.latency
+
+
+MAXIMA = 4096.0
+"""Bytes of the maxima of a device: 4 of each of a layer's 12 forward and 8 backward, more with
+experts (three tensors of a product, two). Latency is what they take, whatever their number."""
+
+
+def maxima_seconds(c: State, s: StageSetting) -> Array:
+    """The maximum over all devices of a stage and its replicas, of fp8 with delayed scaling.
+
+    Transformer Engine does this for all tensors of a device at once, behind each forward and
+    backward of a chunk, on the stream that computes: sources of fp8-delayed in
+    catalog/formats.yaml, which also say what is not priced.
+    """
+    if c.all_group is None:
+        return np.zeros(len(c.tp))
+    return all_reduce(np.full(len(c.tp), MAXIMA), s.network, c.all_group)
 
 
 def tied_seconds(layer: Layer, c: State, s: StageSetting) -> Array:

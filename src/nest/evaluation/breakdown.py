@@ -33,7 +33,7 @@ def breakdown(
     hidden : seconds of all-to-alls of experts that run beside another pass.
     """
     causes = {name: micro_batches * getattr(stage, name) for name in
-              ("forward", "backward", "recompute", "tp", "cp", "ep", "offload")}
+              ("forward", "backward", "recompute", "tp", "cp", "ep", "offload", "maxima")}
     causes["ep"] -= hidden
     waits = max(0.0, time.pipeline - sum(causes.values()))
     zero = min(micro_batches * stage.zero, waits) if pp > 1 else waits
@@ -47,6 +47,7 @@ def bottleneck(number: int, seconds: Breakdown, step_time: float) -> str:
         "recompute": "recomputation on stage {n}", "tp": "tensor-parallel traffic of stage {n}",
         "cp": "context-parallel traffic of stage {n}", "ep": "expert traffic of stage {n}",
         "offload": "transfers to and from the host on stage {n}",
+        "maxima": "maxima of fp8 on stage {n}",
         "zero": "ZeRO traffic of stage {n}", "bubble": "the pipeline's bubble",
         "finish": "gradients and optimizer at the end of the step",
     }

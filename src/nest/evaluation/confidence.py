@@ -14,6 +14,7 @@ from nest.evaluation.evidence import (
     Runs,
     chip,
     missed,
+    products,
     runs_of,
 )
 from nest.evaluation.plans import Confidence, Evidence, LikeRun, Plan, Stage, Word
@@ -296,7 +297,7 @@ def _beyond(
             yield f"device {device.name} (measured: {', '.join(scope.devices)})"
     if question.devices > scope.most_devices:
         yield f"{question.devices:,} devices (measured: up to {scope.most_devices:,})"
-    if question.precision not in scope.precisions:
+    if products(question.precision) not in map(products, scope.precisions):
         yield f"precision {question.precision} (measured: {', '.join(scope.precisions)})"
     if question.seq_len > scope.longest:
         yield f"samples of {question.seq_len:,} tokens (measured: up to {scope.longest:,})"

@@ -196,6 +196,7 @@ def _time(price: StagePrice, hops: list[Hop], chains: int) -> StageTime:
         "cp": c["cp_forward"] + c["cp_backward"],
         "ep": c["ep_forward"] + c["ep_backward"],
         "offload": c["offload_forward"] + c["offload_backward"],
+        "maxima": 2.0 * sum(chunk[0].seconds.maxima for chunk in price.layers if chunk),
         "zero": (sum(chunk.zero for chunk in price.chunks)
                  + c["slowed_forward"] + c["slowed_backward"]),
     }

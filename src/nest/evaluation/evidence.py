@@ -90,6 +90,11 @@ FEWEST = 3
 (chosen)."""
 
 
+def products(precision: str) -> str:
+    """A number format without when its scales are found: delayed ones change no product."""
+    return precision.removesuffix("-delayed")
+
+
 def chip(device: str) -> str:
     """A device without its variant: h100 of h100-sxm and h100-90gb."""
     found = re.match(r"(?:tpu-)?[a-z0-9]+", device.casefold())
@@ -119,7 +124,7 @@ class Features(NamedTuple):
 
 COMPARED: dict[str, Callable[[Properties], object]] = {
     "device": lambda q: chip(q.device), "family": lambda q: family(q.device),
-    "experts": lambda q: str(q.experts), "precision": lambda q: q.precision,
+    "experts": lambda q: str(q.experts), "precision": lambda q: products(q.precision),
     "pipeline": lambda q: str(q.pp > 1)}
 """Words of a question of which each that differs counts as :data:`DIFFERS` says."""
 

@@ -24,7 +24,7 @@ from nest.units import format_seconds, shorten
 
 Pair = tuple[int, int]
 Positive = Annotated[float, Field(gt=0.0)]
-SCHEMA = "nest.plan/1.1"
+SCHEMA = "nest.plan/1.2"
 """What is written, MAJOR.MINOR; read are all of this major version, a missing minor is 0."""
 SCHEMAS = r"^nest\.plan/1(\.\d+)?$"
 
@@ -39,6 +39,7 @@ class StageTime(Written):
     cp: float = Field(description="context-parallel exchange")
     ep: float = Field(description="expert dispatch and combine, expert-tensor collectives")
     offload: float = Field(0.0, description="waiting for activations to and from the host")
+    maxima: float = Field(0.0, description="all devices' maxima, of fp8 with delayed scaling")
     zero: float = Field(description="ZeRO-2 and ZeRO-3 collectives that compute does not hide")
     handover: float = Field(description="round trip to the next stage")
     total: float = Field(description="all of them")
@@ -135,6 +136,7 @@ class Breakdown(Written):
     cp: float = Field(description="context-parallel traffic")
     ep: float = Field(description="traffic of experts")
     offload: float = Field(0.0, description="waiting for the host")
+    maxima: float = Field(0.0, description="maxima of fp8 with delayed scaling")
     zero: float = Field(description="gathers of ZeRO")
     bubble: float = Field(description="waiting for other stages and for hand-overs")
     finish: float = Field(description="gradients, optimizer and parameters after the pipeline")

@@ -208,7 +208,7 @@ class Pricing:
     def _layers(
         self, plan: Configuration, stage: StageConfiguration, pairs: Iterable[tuple[int, int]]
     ) -> Layers:
-        state, found = state_of(stage, plan, self.fabric), {}
+        state, found = state_of(stage, plan, self.fabric, self.job.reduces_maxima), {}
         for kind, again in pairs:
             body = body_of(stage, plan, again, self.fabric)
             layer, s = self.chain.kinds[kind], self.setting(plan, stage)
@@ -363,10 +363,13 @@ def body_of(
                   recompute=np.array([recompute]))
 
 
-def state_of(stage: StageConfiguration, plan: Configuration, fabric: Fabric) -> State:
-    """The state of a stage."""
-    degrees = (stage.tp, stage.ep * stage.etp, stage.zero, int(stage.shard == "dp_in"))
-    found = states(fabric, _site(stage, plan), *(np.array([degree]) for degree in degrees))
+def state_of(
+    stage: StageConfiguration, plan: Configuration, fabric: Fabric, maxima: bool = False
+) -> State:
+    """The state of a stage; ``maxima``: its devices reduce maxima."""
+    tp, experts, zero, shard = (np.array([degree]) for degree in (
+        stage.tp, stage.ep * stage.etp, stage.zero, int(stage.shard == "dp_in")))
+    found = states(fabric, _site(stage, plan), tp, experts, zero, shard, maxima)
     way = way_to_twin(stage, plan, fabric)
     return found if way is None else found._replace(twin=Way(*(np.array([x]) for x in way)))
 

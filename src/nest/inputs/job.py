@@ -147,6 +147,9 @@ class Stack(Rates):
     late_reduction: Flag = Field(
         False, description="with a pipeline no backward pass hides gradient reduction",
     )
+    reduces_maxima: Flag = Field(
+        False, description="with fp8-delayed all devices of a stage reduce maxima after each pass",
+    )
     overlap_param_gather: Share = Field(
         description="share of the first forward that the gather of updated parameters hides under"
     )
@@ -569,6 +572,11 @@ class Job(Description):
         all-gather asks all the same, 295).
         """
         return self.expert_padding and self.stack.dispatcher in ("alltoall", "hybridep")
+
+    @property
+    def reduces_maxima(self) -> bool:
+        """Whether all devices of a stage reduce maxima after each pass."""
+        return self.precision == "fp8-delayed" and self.stack.reduces_maxima
 
     @property
     def narrow(self) -> bool:

@@ -107,6 +107,8 @@ class StateRow:
     slowed_forward: float
     """What computing loses beside the traffic."""
     slowed_backward: float
+    maxima: float
+    """Of a pass of all layers of a device."""
 
 
 class LayerBytes:

@@ -26,7 +26,7 @@ ROUNDING = 1e-9
 WORDS = {
     "forward": "forward", "backward": "backward", "recompute": "recompute", "tp": "tensor parallel",
     "cp": "context parallel", "ep": "expert parallel",
-    "offload": "host transfers", "zero": "ZeRO",
+    "offload": "host transfers", "maxima": "maxima of fp8", "zero": "ZeRO",
     "bubble": "pipeline bubble", "finish": "end of step", "step": "step",
 }
 LAYERS = {

@@ -22,7 +22,8 @@ LONGEST = 20
 ALIKE = 0.005
 """Share of the time of a micro-batch (and of the end of a step) that the report neglects."""
 CAUSES = (("forward", "forward"), ("backward", "backward"), ("recompute", "recomp."), ("tp", "tp"),
-          ("cp", "cp"), ("ep", "ep"), ("offload", "host"), ("zero", "ZeRO"),
+          ("cp", "cp"), ("ep", "ep"), ("offload", "host"),
+          ("maxima", "maxima"), ("zero", "ZeRO"),
           ("handover", "hand-over"))
 CATEGORIES = (("parameters", "params"), ("gradients", "gradients"), ("optimizer", "optimizer"),
               ("activations", "activations"), ("buffers", "buffers"))

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 # Columns of ``nest.records.tables.Tables.state``: bytes of buffers, bytes of the state, and behind
 # them seconds that computing loses beside the traffic.
-STATE_BUFFERS, STATE_RESIDENT, STATE_SLOWED = 5, 8, 9
+STATE_BUFFERS, STATE_RESIDENT, STATE_SLOWED = 5, 8, slice(9, 11)
 
 
 class LayerSeconds(NamedTuple):
@@ -31,6 +31,9 @@ class LayerSeconds(NamedTuple):
     """Per step: gradient reduction."""
     gather: float
     """Per step: parameter gather after the optimizer."""
+    maxima: float = 0.0
+    """Of each pass of the layers of a device that this one begins, see ``StateCosts``."""
+
 
 class Parts(NamedTuple):
     """Of a layer, for a backward in two parts, and for passes beside each other."""
@@ -185,8 +188,9 @@ def append(
     """
     o, reduce, refresh = overlaps[0], overlaps[1], overlaps[2]
     forward = backward = hides = covers = 0.0
-    hides_sync = before.hides_sync
+    hides_sync, once = before.hides_sync, layer.maxima
     if count > 0:
+        once = 0.0
         covers, beside = below.free_forward, layer.scattered
         if count == 1:
             backward = max(0.0, beside - o * below.free_backward)
@@ -201,8 +205,8 @@ def append(
     out.balance = before.balance - hides + layer.sync
     out.start = before.start - refresh * covers + layer.gather
     out.left, out.wait = max(before.left, out.balance), max(before.wait, out.start)
-    out.forward = before.forward + forward + layer.forward
-    out.backward = before.backward + backward + layer.backward
+    out.forward = before.forward + forward + layer.forward + once
+    out.backward = before.backward + backward + layer.backward + once
     out.hides_sync, out.free_forward = hides_sync, before.free_forward + layer.free_forward
     out.largest = max(before.largest, layer.gathered)
 
@@ -297,7 +301,8 @@ def add_parts(
     """
     o, reduce, end, left = overlaps[0], overlaps[1], stop - 1, 0.0
     first, scattered = layers[again[start]][kinds[start]].scattered, 0.0
-    out.inputs = out.weights = out.trails_inputs = out.hides_inputs = out.hides_weights = 0.0
+    out.inputs = layers[again[start]][kinds[start]].maxima
+    out.weights = out.trails_inputs = out.hides_inputs = out.hides_weights = 0.0
     out.exchanged_forward = out.exchanged_backward = out.busy_forward = out.busy_backward = 0.0
     for n in range(end, start - 1, -1):
         layer, part = layers[again[n]][kinds[n]], apart[again[n]][kinds[n]]

@@ -31,7 +31,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Map = Callable[[Callable[[Any], None], Iterable[Any]], Iterable[None]]
 
-BODY, STATE, APART, EXCHANGED = 4, 11, 4, 4
+BODY, STATE, APART, EXCHANGED = 4, 12, 4, 4
 SOME = 1 << 17
 """Bodies x policies that a thread prices at once: fewer, and NumPy takes longer for its calls."""
 
@@ -175,13 +175,13 @@ class LayerPrices:
             b.free_backward, back, kept, b.work), axis=-1)[:, self._distinct[kind][1]]
 
     def state_of(self, z: StateCosts, number: int) -> Floats:
-        """``state`` on devices of a type; (n, Z, 11). The bytes that they lack count as a buffer:
+        """``state`` on devices of a type; (n, Z, 12). The bytes that they lack count as a buffer:
         the largest counts once a stage."""
         held = np.maximum(z.parameters + z.gradients + z.optimizer,
                           self._host[number] * z.host_states)
         figures = (z.gathered, z.regathered, z.scattered, z.sync, z.gather,
                    z.buffers + self._less[number], z.update, z.tied, held, z.slowed_forward,
-                   z.slowed_backward)
+                   z.slowed_backward, z.maxima)
         return np.stack(np.broadcast_arrays(*figures), axis=-1)
 
     def all_to_alls(self, bodies: slice = slice(None)) -> Floats:
@@ -284,7 +284,8 @@ def grouped(
     one, state_of = distinct_rows(*site, tp, experts)
     zero, shard = np.array(zeros, dtype=np.int64).T[:, None, :]
     site = site.take(one)
-    state = states(fabric, site, tp[one], experts[one], zero, shard)
+    state = states(fabric, site, tp[one], experts[one], zero, shard,
+                   candidates.job.reduces_maxima)
     alike, number = distinct_rows(
         device[one], state.tp, state.ep, fabric.ends(site.outer_dp, site.stride)[0],
         *(spread(group) for group in state.groups))

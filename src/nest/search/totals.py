@@ -129,7 +129,7 @@ class Totals:
         ahead, back, state = prices.ahead[body], prices.back[body], prices.state[held]
         apart = prices.apart[body] if len(prices.apart) else prices.apart
         own = [ahead[:, None, :, 1] + back[..., 1], np.ascontiguousarray(back[..., 2])]
-        slower = state[..., STATE_SLOWED:].sum(axis=3)
+        slower = state[..., STATE_SLOWED].sum(axis=3)
         if len(apart):
             free = np.stack([0.0 * back[..., 0] + ahead[:, None, :, 0], back[..., 0]])
             own += [-apart[..., 0], -apart[..., 1], *(-free * (apart[..., 0] > 0.0))]

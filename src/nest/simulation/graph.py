@@ -132,7 +132,7 @@ class StageLayer(NamedTuple):
     sent: dict[str, tuple[Sent, ...]]
     """By field of the layer's costs."""
     copied: tuple[float, float]
-    """Seconds of copying what tensor parallelism sends, forward and backward."""
+    """Seconds of copying what tensor parallelism sends, forward and backward; maxima of fp8."""
 
     @property
     def forward(self) -> float:
@@ -167,6 +167,10 @@ class _StageGraph:
             kinds = pricing.chain.kinds
             self.chunks.append([StageLayer(kinds[pair[0]].name, priced, *volumes[pair])
                                 for priced, pair in zip(layers, pairs, strict=True)])
+            if layers and (maxima := layers[0].seconds.maxima):
+                first = self.chunks[-1][0]
+                self.chunks[-1][0] = first._replace(copied=(
+                    first.copied[0] + maxima, first.copied[1] + maxima))
         self.last: tuple[int, ...] = ()
         """Nodes that the next pass waits for."""
         self.ends: list[int] = []

@@ -62,8 +62,9 @@ class Times:
             for kept, left, chunk in zip(price.kept, price.kept_for_weights, chunks, strict=True))
         resident = sum(c["parameters"] + c["gradients"] + c["optimizer"] for c in every)
         return StageFigures(
-            StageWork(tuple(tuple(_layer_work(layer.costs, layer.weights,
-                                              price.stack.overlap_ep) for layer in chunk)
+            StageWork(tuple(tuple(_layer_work(layer.costs, layer.weights, price.stack.overlap_ep,
+                                              first=number == 0)
+                                  for number, layer in enumerate(chunk))
                             for chunk in price.layers),
                       sum(c["tied"] for c in every), sum(c["update"] for c in every)),
             memory, resident + max((c["buffers"] for c in every), default=0.0) + price.received)
@@ -111,16 +112,18 @@ class Times:
         return Link(both / 2.0, gap)
 
 
-def _layer_work(c: dict[str, float], weights: float, share: float) -> LayerWork:
+def _layer_work(c: dict[str, float], weights: float, share: float, first: bool) -> LayerWork:
     """Seconds of a layer, of which ``weights`` of the backward are for weights.
 
-    ``share`` of the traffic of experts may run beside another pass.
+    ``share`` of the traffic of experts may run beside another pass; the ``first`` layer of a chunk
+    has the maxima of all.
     """
+    maxima = c["maxima"] if first else 0.0
     return LayerWork(
         forward=c["forward"] + c["offload_forward"],
         backward=c["backward"] + c["recompute"] + c["offload_backward"],
-        ahead=c["tp_forward"] + c["cp_forward"] + c["ep_forward"] + c["slowed_forward"],
-        back=c["tp_backward"] + c["cp_backward"] + c["ep_backward"] + c["slowed_backward"],
+        ahead=c["tp_forward"] + c["cp_forward"] + c["ep_forward"] + c["slowed_forward"] + maxima,
+        back=c["tp_backward"] + c["cp_backward"] + c["ep_backward"] + c["slowed_backward"] + maxima,
         gathered=c["gathered"], regathered=c["regathered"], scattered=c["scattered"],
         reduced=c["sync"], refreshed=c["gather"], gradient_bytes=c["gradients"], weights=weights,
         exchanged_ahead=share * c["ep_forward"], exchanged_back=share * c["ep_backward"],

@@ -178,6 +178,17 @@ def test_number_formats(text: str, found: str | None) -> None:
     assert precision(text) == found
 
 
+@pytest.mark.parametrize(("framework", "found"), [
+    ("NeMo", "fp8-delayed"), ("NeMo 24.07", "fp8-delayed"), ("NeMo 25.04", "fp8-delayed"),
+    ("Megatron-LM/NeMo", "fp8-delayed"), ("NeMo (24.03/24.05)", "fp8"), ("NeMo 25.09", "fp8"),
+    ("NeMo/Megatron-Core (MLPerf v5.1)", "fp8"), ("Megatron-Bridge 25.09", "fp8"),
+])
+def test_fp8_is_scaled_as_the_release_does(framework: str, found: str) -> None:
+    assert precision("fp8", framework) == found
+    assert precision("fp8 (current scaling)", framework) == "fp8"
+    assert precision("bf16", framework) == "bf16"
+
+
 @pytest.mark.parametrize(("text", "policy", "modules", "layers"), [
     ("none (checkpoint=False)", "none", (), None),
     ("full (--checkpoint-activations)", "full", (), None),

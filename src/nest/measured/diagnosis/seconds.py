@@ -115,7 +115,8 @@ def priced_parts(plan: Plan, number: int, bare: Plan) -> dict[str, float]:
         found = plan.breakdown_s.model_dump()
     else:
         found = {name: m * getattr(stage.time_s, name) for name in
-                 ("forward", "backward", "recompute", "tp", "cp", "ep", "offload", "zero")}
+                 ("forward", "backward", "recompute", "tp", "cp", "ep", "offload", "zero",
+                  "maxima")}
         found["finish"] = stage.finish_s
     busy = found["forward"] + found["backward"] + found["recompute"]
     kernels = min(busy, m * sum(getattr(bare.stages[number].time_s, name)
@@ -124,7 +125,7 @@ def priced_parts(plan: Plan, number: int, bare: Plan) -> dict[str, float]:
     parts = dict.fromkeys(PARTS, 0.0) | {
         "computing": kernels, "gaps": busy - kernels, "update": update,
         "tp": found["tp"], "cp": found["cp"], "ep": found["ep"], "copies": found["offload"],
-        "dp": found["zero"] + found["finish"] - update}
+        "dp": found["zero"] + found["maxima"] + found["finish"] - update}
     rest = plan.step_time_s - sum(parts.values())
     for name in ("dp", "ep"):  # hidden in the pipeline
         if rest < 0.0:

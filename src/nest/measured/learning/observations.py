@@ -81,7 +81,8 @@ def observed(
     again = {"none": 0.0, "selective": 0.5, "full": 1.0}[one.recompute]
     return Observation(
         name=name, verdict=verdict, seconds=seconds, bytes=size, compute=more * compute,
-        tp=more * parts.tp, exchange=more * exchange, reduction=parts.zero + parts.finish,
+        tp=more * parts.tp, exchange=more * exchange,
+        reduction=parts.zero + parts.maxima + parts.finish,
         activations=held.activations, states=held.total - held.activations,
         limit=full.memory_limit_bytes + job.memory_margin * device.memory,
         degrees=(*map(math.log2, degrees), float(one.sp), one.zero / 2.0, again),

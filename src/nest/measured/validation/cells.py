@@ -84,13 +84,16 @@ class Recomputed(NamedTuple):
     """Difference of the policy from the source; empty: none."""
 
 
-def precision(text: str) -> Precision | None:
+def precision(text: str, framework: str = "") -> Precision | None:
     """Number format of matrix products; None: not one that NEST prices.
 
     Tables that do not state which 16-bit format was used are read as bf16, those that do not state
-    a recipe of fp8 as one scale for each tensor.
+    a recipe of fp8 as one scale for each tensor, delayed where that is the framework's recipe.
     """
-    return first_match("precisions", text.lower())  # type: ignore[no-any-return]
+    found: Precision | None = first_match("precisions", text.lower())
+    delayed = text.strip().lower() == "fp8" and re.fullmatch(
+        tables()["delayed_frameworks"], framework.strip().lower())
+    return "fp8-delayed" if delayed else found
 
 
 _SELECTIVE: dict[str, Module] = {

@@ -91,7 +91,7 @@ def _job(run: Run, software: Stack) -> Job:
         software = software.replace(overlap_tp=HIDDEN_TP)
     if run.whole("flash_attention") is not None:
         software = software.replace(flash_attention=run.whole("flash_attention") == 1)
-    number = precision(run.text("precision"))
+    number = precision(run.text("precision"), run.framework)
     assert number is not None  # refused by nest.measured.validation.cells
     software = software.replace(**_stated(run, software))
     dropping = CAPACITY.search(_words(run)) is not None

@@ -408,7 +408,8 @@ class Meshes:
                       etp, recompute=one * (FULL if recompute == "full" else 0))
         # Where a stage has not all layers, the pipeline spans the cluster.
         per_byte, latency = fabric.pair(0, self.view.size - 1, 1, self.view.size)
-        state = states(fabric, site, tp, ep * etp, zero, 0 * one)._replace(
+        state = states(
+            fabric, site, tp, ep * etp, zero, 0 * one, self.job.reduces_maxima)._replace(
             tied_per_byte=one * per_byte, tied_latency=one * latency)
         s = setting(self.view, self.job)
         priced = [layer_costs(kind, body, state, s) for kind in self.chain.kinds]

@@ -354,6 +354,7 @@ class AlpaLayerSeconds(NamedTuple):
     scattered: Array
     sync: Array
     gather: Array
+    maxima: Array
     once: Array
     """Per step: optimizer, and exchange of gradients with other copies of a tied embedding."""
 
@@ -367,7 +368,7 @@ def figures(c: LayerCosts) -> AlpaLayerSeconds:
         backward=(c.backward + c.recompute + c.tp_backward + c.cp_backward + c.ep_backward
                   + c.slowed_backward),
         gathered=c.gathered, regathered=c.regathered, scattered=c.scattered, sync=c.sync,
-        gather=c.gather, once=c.update + c.tied,
+        gather=c.gather, maxima=c.maxima, once=c.update + c.tied,
     )
 
 
@@ -412,7 +413,8 @@ class _Walk:
         self._last = 0
         first = self._seen(0)
         self._gathers = first("gathered") > 0.0
-        self._forward, self._backward = first("forward"), first("backward")
+        self._forward, self._backward = (
+            first(way) + first("maxima") for way in ("forward", "backward"))
         self._balance = self._left = first("sync")
         self._begun = self._wait = first("gather")
         self._free, self._once = first("free_forward"), first("once")

@@ -85,6 +85,7 @@ class FirstScreen:
 
 KINDS = {"forward": "compute", "backward": "compute", "recompute": "compute", "tp": "traffic",
          "cp": "traffic", "ep": "traffic", "zero": "traffic", "offload": "traffic",
+         "maxima": "traffic",
          "bubble": "wait", "finish": "end"}
 """Kinds of the causes of a step."""
 ADVICE = {
@@ -96,6 +97,7 @@ ADVICE = {
     "ep": "Fewer ranks of expert parallelism, experts kept inside a node, or overlap of the stack.",
     "zero": "A lower ZeRO stage, if memory allows, or larger micro-batches.",
     "offload": "More device memory, or a faster link to the host.",
+    "maxima": "Another scaling of fp8, larger micro-batches, or a faster network.",
     "bubble": "More micro-batches (a larger batch), more chunks of layers (vpp) or fewer stages.",
     "finish": "Overlap of gradient reduction, fewer replicas, or a faster outer network.",
 }
