@@ -12,6 +12,8 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 import numpy as np
 from numba import from_dtype, types
 
+from nest._kernels.bundles import bundle_of
+
 SCALARS = {
     int: types.int64, float: types.float64, bool: types.boolean, type(None): types.void}
 
@@ -49,7 +51,6 @@ def type_of(kind: Any) -> Any:
         return types.Array(SCALARS[get_args(kind)[0]], 1, "C")
     if isinstance(kind, type) and hasattr(kind, "_fields"):
         fields = get_type_hints(kind, include_extras=True)
-        tuples: Any = types.BaseTuple
-        return tuples.from_types(tuple(map(type_of, fields.values())), kind)
+        return bundle_of(kind, tuple(map(type_of, fields.values())))
     raise TypeError(f"{kind}: an annotation of a kernel names its numbers, arrays with their axes, "
                     "or a named tuple of these")
