@@ -79,6 +79,10 @@ class Level(Description):
     in_network_reduction: Flag = Field(
         False, description="switches of this level add up all-reduces (NVLS, SHARP)"
     )
+    axes: Annotated[Whole, Field(ge=0, le=8)] = Field(
+        0, description="the level is a torus of so many axes, and bandwidth is that along one of "
+        "them: a group of all its devices uses all axes; 0: it has switches"
+    )
     source: Annotated[str, Field(max_length=4000)] = Field("", description="source of the figures")
 
     @model_validator(mode="before")
