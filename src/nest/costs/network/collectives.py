@@ -44,7 +44,7 @@ class Network:
     ramp: Array | float = 0.0
     """float64, shape (V,): square root of seconds, see :func:`_start`."""
     axes: Array | float = 0.0
-    """float64, shape (V,): of levels that are tori; ``bandwidth`` is that along one. 0: switches."""
+    """float64, shape (V,): of levels that are tori, with ``bandwidth`` along each; 0: switches."""
     sizes: Array | float = 1.0
     """float64, shape (V,): subgroups that a level joins."""
 
@@ -150,8 +150,8 @@ def _axes(network: Network, group: Group) -> Array:
     """Axes of a torus whose links a group uses, 1 and more, (C, V); 1 where there are switches.
 
     A collective runs along all axes at once, each with a part of the bytes
-    (jax-ml.github.io/scaling-book/sharding). A group of c of s devices is c = s^(a/axes), a block of
-    a axes; between two whole numbers a part of the bytes is taken to have the axis more.
+    (jax-ml.github.io/scaling-book/sharding). A group of c = s^(a/axes) of s devices is a block of a
+    axes; between two whole numbers a part of the bytes is taken to have the axis more.
     """
     part = np.log(np.maximum(group.children, 1.0)) / np.log(np.maximum(network.sizes, 2.0))
     found: Array = np.clip(network.axes * part, 1.0, np.maximum(network.axes, 1.0))
