@@ -76,6 +76,10 @@ def test_grouped_products() -> None:
     for width, seconds in ((26_600.0, 5e-6 / 1.5), (266.0, 5e-6 / 1.0001)):
         found = grouped_seconds(wide, *sides(1000, 1000, 100), 3, 0.0, width)
         assert found == pytest.approx([3 * (seconds + 2e-6) + 1e-6])
+    nearer = machine(grouped={"default": usual | {"wide_rate": 1.0, "half_width": 60.0}},
+                     gemm=grouped.device.gemm)
+    found = grouped_seconds(nearer, *sides(1000, 1000, 100), 3, 0.0, 60.0)
+    assert found == pytest.approx([3 * (5e-6 / 1.5 + 2e-6) + 1e-6])
     # Fused experts: 4/5 of a single product's rate, 1e8 x 2 FLOP at 64 TFLOP/s; without a figure of
     # their own the same.
     for more, seconds in (({"fused_rate": 0.8}, 3.125e-6), ({}, 5e-6)):

@@ -13,9 +13,9 @@ from nest.measured.validation.ranges import evidence as evidence_of
 ROOT = Path(__file__).parents[2]
 SUPPORT = ROOT / "docs" / "support.md"
 EVIDENCE = ROOT / "src" / "nest" / "catalog" / "evidence.csv"
-OTHERS = ("automodel", "hybrid", "known", "larger", "long", "lora", "newer", "torchtitan")
+OTHERS = ("automodel", "hybrid", "known", "larger", "long", "lora", "newer", "torchtitan", "tpu")
 """Tables in ``bench``, to which nothing is fitted, but for ``CHOSEN``."""
-CHOSEN = ("grok1_h100",)
+CHOSEN = ("grok1_h100", "maxtext_v5e", "maxtext_v5p_experts", "maxtext_v6e", "maxtext_v7")
 """Groups of these tables on which a figure was chosen (docs/accuracy.md#newer-and-larger-runs)."""
 
 

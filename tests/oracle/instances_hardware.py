@@ -76,6 +76,9 @@ def random_cluster(rng: Random, sizes: tuple[int, ...], needed: float, theme: st
         # At times more outside than inside.
         bandwidth *= log_uniform(rng, *((0.005, 0.1) if theme == "outer" else (0.05, 2.0)))
         latency *= log_uniform(rng, 0.5, 10.0)
+    torus = Random(repr(levels))  # of its own, and seldom: other draws stay as they were
+    if torus.random() < 0.1:
+        levels[0]["axes"] = torus.choice((1, 2, 3))
     peak = log_uniform(rng, 3e12, 3e14)
     memory = _memory(rng, devices, needed, theme)
     device = {

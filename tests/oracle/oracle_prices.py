@@ -146,6 +146,8 @@ class Pricer:
             np.array([level.in_network_reduction for level in cluster.levels]),
             np.array([level.base_time for level in cluster.levels]),
             np.array([level.ramp for level in cluster.levels]),
+            np.array([float(level.axes) for level in cluster.levels]),
+            np.array([float(level.size) for level in cluster.levels]),
         )
         self.fabric = fabric(cluster)
         devices = (cluster.device, *cluster.types)

@@ -157,6 +157,8 @@ def network(cluster: Cluster) -> Network:
         np.array([level.in_network_reduction for level in cluster.levels]),
         np.array([level.base_time for level in cluster.levels]),
         np.array([level.ramp for level in cluster.levels]),
+        np.array([float(level.axes) for level in cluster.levels]),
+        np.array([float(level.size) for level in cluster.levels]),
     )
 
 

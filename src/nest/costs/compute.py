@@ -66,6 +66,7 @@ class Machine:
         rates = stack.rates(device.name)
         self.gemm_derate, self.attention_derate = rates.gemm_derate, rates.attention_derate
         self.wide_derate = rates.wide_derate
+        self.tp_exposed = rates.tp_exposed
         self.copy_bandwidth = device.memory_bandwidth * device.memory_efficiency
         """Of the bytes of products and of long fused kernels, such as the optimizer's."""
         self.bandwidth = self.copy_bandwidth * rates.memory_derate

@@ -48,7 +48,8 @@ def tensor_traffic(layer: Layer, c: Body, s: StageSetting) -> tuple[Array, Array
     keeps what is gathered (:func:`nest.costs.activations.gathered_inputs`).
     """
     ahead, back, again, normed = np.zeros((4, len(c.tp)))
-    exposed, copies = 1.0 - s.machine.stack.overlap_tp, float(s.machine.stack.sequence_copies)
+    exposed = (1.0 - s.machine.stack.overlap_tp) * s.machine.tp_exposed
+    copies = float(s.machine.stack.sequence_copies)
     keeps = s.machine.stack.keeps_gathered
 
     def moved(collective: Callable[[Array, Network, Group], Array], size: Array) -> Array:

@@ -37,6 +37,11 @@ LinkKind = Literal["nvlink3", "nvlink4", "nvlink5", "pcie4", "pcie5", "xgmi", "i
 DeviceNumber = Annotated[Whole, Field(ge=0, lt=MOST_DEVICES)]
 
 
+CUBE = 64
+"""Devices of a cube of 4 x 4 x 4, of which tori of three axes are made; its optical switches close
+the rings of whole cubes alone (docs.cloud.google.com/tpu/docs/v5p)."""
+
+
 class Level(Description):
     """One tier of the network; level 0 joins devices, every further level joins groups."""
 
@@ -79,6 +84,10 @@ class Level(Description):
     in_network_reduction: Flag = Field(
         False, description="switches of this level add up all-reduces (NVLS, SHARP)"
     )
+    axes: Annotated[Whole, Field(ge=0, le=8)] = Field(
+        0, description="the level is a torus of so many axes, and bandwidth is that along one of "
+        "them: a group of all its devices uses all axes; 0: it has switches"
+    )
     source: Annotated[str, Field(max_length=4000)] = Field("", description="source of the figures")
 
     @model_validator(mode="before")
@@ -116,6 +125,20 @@ class Level(Description):
             text = f"got {given}; allowed: exactly one of bandwidth and oversubscription"
             raise Problems([("bandwidth", text)])
         return self
+
+
+def around(level: Level, whole: int) -> float:
+    """Share of a torus's bandwidth that is left where a part of it has open lines for rings.
+
+    An open line has one direction for what a ring sends both ways. Of two axes, each is a ring
+    where it is as long as in the whole torus of ``whole`` devices
+    (docs.cloud.google.com/tpu/docs/v6e: 16 x 16); of three, where the part has whole cubes.
+    """
+    if level.axes == 3:
+        return 1.0 if level.size >= CUBE else 0.5
+    if level.axes != 2 or level.size >= whole:
+        return 1.0
+    return 0.75 if 2 * level.size >= whole else 0.5
 
 
 class Cluster(Description):
@@ -268,7 +291,7 @@ class Cluster(Description):
         result: list[float] = []
         for level in self.levels:
             if level.bandwidth is not None:
-                result.append(level.bandwidth)
+                result.append(level.bandwidth * around(level, level.whole or level.size))
             else:
                 assert level.oversubscription is not None and result  # kept by the validators
                 result.append(min(result) / level.oversubscription)

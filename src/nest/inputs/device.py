@@ -64,6 +64,16 @@ class GemmEfficiency(Description):
         return self.peak_fraction * shape / (1 + self.decline * math.log2(1 + 2 * m * n * k / 1e12))
 
 
+HALF_WIDTH = 26_600.0
+"""Width of an expert's MLP at which grouped products are half way from their rate to the wide one.
+
+With a wide rate of 0.964, that of dense products in training, the experts of Grok-1 (32,768) reach
+0.85 and those of Mixtral (14,336) 0.75, as 18 runs of Grok-1 in bf16 on 8 to 2,048 H100
+(NVIDIA/dgxc-benchmarking@v24.11.1, @v25.04.02 grok1/README_314b.md) and one of Mixtral ask for;
+those of 3,000 and less stay where they are.
+"""
+
+
 class GroupedEfficiency(Description):
     """Rates of a grouped product, that is of equal products of experts in one call.
 
@@ -83,23 +93,16 @@ class GroupedEfficiency(Description):
         default_factory=lambda data: data["rate"],
         description="what rate approaches where experts are wide; default: rate",
     )
+    half_width: Annotated[Number, Field(gt=0, le=1e9)] = Field(
+        HALF_WIDTH, description="width of an expert's MLP half way from rate to wide_rate"
+    )
 
     def share(self, width: float, fused: bool) -> float:
         """Rate of experts with MLPs of a width over that of their products alone."""
         if fused:
             return self.fused_rate
-        wide = width**2 / (width**2 + HALF_WIDTH**2)
+        wide = width**2 / (width**2 + self.half_width**2)
         return self.rate + wide * (self.wide_rate - self.rate)
-
-
-HALF_WIDTH = 26_600.0
-"""Width of an expert's MLP at which grouped products are half way from their rate to the wide one.
-
-With a wide rate of 0.964, that of dense products in training, the experts of Grok-1 (32,768) reach
-0.85 and those of Mixtral (14,336) 0.75, as 18 runs of Grok-1 in bf16 on 8 to 2,048 H100
-(NVIDIA/dgxc-benchmarking@v24.11.1, @v25.04.02 grok1/README_314b.md) and one of Mixtral ask for;
-those of 3,000 and less stay where they are.
-"""
 
 
 def default_grouped() -> dict[GemmKey, GroupedEfficiency]:

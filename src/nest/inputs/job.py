@@ -88,6 +88,10 @@ class Rates(Description):
         1.0, description="rate of products whose inputs and outputs are both 12,288 wide or more, "
         "in the model, over that of others, besides gemm_derate",
     )
+    tp_exposed: Share = Field(
+        1.0, description="of the tensor-parallel traffic that overlap_tp leaves, the share that "
+        "parts of the products do not run beside",
+    )
 
 
 Ratio = Annotated[Number, Field(gt=0, le=100)]

@@ -93,6 +93,7 @@ class _Counter:
             tied_per_byte=np.zeros(1), tied_latency=np.zeros(1))
         bare = self.stack.model_copy(update={"overlap_tp": 0.0, "overlap_cp": 0.0})
         machine = Machine(s.machine.device, bare, s.job.precision)
+        machine.tp_exposed = 1.0
         self.setting = replace(s, machine=machine)
 
     def counted(self, group: str, layer: Layer | None = None) -> dict[str, float]:

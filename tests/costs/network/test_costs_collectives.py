@@ -113,6 +113,21 @@ def test_all_to_all() -> None:
     assert all_to_all(bytes_of(GB), FLAT, group(4)) == pytest.approx([0.0075 + 5e-6])
 
 
+def test_a_torus() -> None:
+    # 4 x 4 with 100 GB/s along an axis. All 16 use both axes: 15/16 of 1 GB at 200 GB/s. A row of
+    # 4 has one: 3/4 at 100 GB/s; 8 are one axis and a half: 7/8 at 150 GB/s.
+    torus = Network(
+        np.array([100 * GB]), np.array([0.0]), np.array([False]), axes=np.array([2.0]),
+        sizes=np.array([16.0]))
+    for members, seconds in ((16, 15 / 16 / 200), (4, 3 / 4 / 100), (8, 7 / 8 / 150)):
+        assert all_gather(bytes_of(GB), torus, group(members)) == pytest.approx([seconds])
+    # A byte of an all-to-all goes over n/4 links of a ring of n: one of the axes' 4, two of 8.
+    assert all_to_all(bytes_of(GB), torus, group(16)) == pytest.approx([15 / 16 / 100])
+    ring = Network(torus.bandwidth, torus.latency, torus.in_network, axes=np.array([1.0]),
+                   sizes=np.array([8.0]))
+    assert all_to_all(bytes_of(GB), ring, group(8)) == pytest.approx([2 * 7 / 8 / 100])
+
+
 def test_ring_pass() -> None:
     # Four blocks of 1/4 GB pass three neighbours. At 100 GB/s 7.5 ms, three steps of 5 us.
     assert ring_pass(bytes_of(GB), FLAT, group(4)) == pytest.approx([0.0075 + 3 * 5e-6])

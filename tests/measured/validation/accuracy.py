@@ -61,8 +61,8 @@ def reasons() -> dict[str, float]:
 
 
 def worse(before: Scores, now: Scores, stated: Mapping[str, float] | None = None) -> list[str]:
-    """What got worse by more than ``SLACK`` without a reason, or is no longer priced, a sentence
-    each.
+    """What got worse by more than ``SLACK`` or is gone without a reason, or is no longer priced, a
+    sentence each.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ def worse(before: Scores, now: Scores, stated: Mapping[str, float] | None = None
     for name, old in before.items():
         new = now.get(name)
         if new is None:
-            found.append(f"{name}: the group is gone")
+            found += [] if name in (stated or {}) else [f"{name}: the group is gone"]
             continue
         if (new["priced"] or 0) < (old["priced"] or 0):
             found.append(f"{name}: {new['priced']} rows are priced, {old['priced']} were")

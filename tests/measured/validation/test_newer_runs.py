@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,26 +20,8 @@ def priced() -> list[PricedRun]:
 
 
 def test_all_are_priced(priced: list[PricedRun]) -> None:
-    assert len(RUNS) == 155
+    assert len(RUNS) == 152
     assert [row.reason for row in priced if row.reason is not None] == []
-
-
-@pytest.mark.parametrize(("gpu", "hosts", "device", "levels"), [
-    ("tpu-v6e", 64, "tpu-v6e", (64,)), ("TPU v6e", 4, "tpu-v6e", (64,)),
-    ("Trillium", 4, "tpu-v6e", (64,)), ("TPU v5p", 4, "tpu-v5p", (64,))])
-def test_a_slice_of_tpus_is_one_level(
-    gpu: str, hosts: int, device: str, levels: tuple[int, ...]
-) -> None:
-    run = next(run for run in RUNS if run.run_id == "tpu_8b_v6e64")
-    fields = {**run.fields, "gpu": gpu, "gpus_per_node": str(hosts)}
-    cluster = validation.question(replace(run, fields=fields)).cluster
-    assert (cluster.device.name, cluster.group_sizes) == (device, levels)
-    # Slices of 256 are joined by the network of the data centre.
-    four = {**fields, "gpu": "tpu-v6e", "n_gpus": "1024", "dp": "1024", "fsdp_shard": "1024",
-            "gbs_seqs": "5120"}
-    cluster = validation.question(replace(run, fields=four)).cluster
-    assert cluster.group_sizes == (256, 1024)
-    assert cluster.nominal_bandwidth[1] == 12.5e9
 
 
 @pytest.mark.parametrize(("group", "median", "bias"), [

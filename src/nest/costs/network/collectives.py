@@ -43,6 +43,10 @@ class Network:
     """float64, shape (V,): seconds of a collective through the level, for any size."""
     ramp: Array | float = 0.0
     """float64, shape (V,): square root of seconds, see :func:`_start`."""
+    axes: Array | float = 0.0
+    """float64, shape (V,): of levels that are tori, with ``bandwidth`` along each; 0: switches."""
+    sizes: Array | float = 1.0
+    """float64, shape (V,): subgroups that a level joins."""
 
 
 class Paths(NamedTuple):
@@ -138,7 +142,30 @@ def _rates(network: Network, group: Group) -> tuple[Array, Array]:
     """Seconds per byte and seconds of a step at each level, of shape (C, V) or (V,)."""
     if group.paths is not None:
         return group.paths.per_byte, group.paths.latency
-    return 1.0 / (network.bandwidth * group.rails), network.latency
+    used = network.bandwidth * group.rails
+    return 1.0 / (used * _axes(network, group) if np.any(network.axes) else used), network.latency
+
+
+def _axes(network: Network, group: Group) -> Array:
+    """Axes of a torus whose links a group uses, 1 and more, (C, V); 1 where there are switches.
+
+    A collective runs along all axes at once, each with a part of the bytes
+    (jax-ml.github.io/scaling-book/sharding). A group of c = s^(a/axes) of s devices is a block of a
+    axes; between two whole numbers a part of the bytes is taken to have the axis more.
+    """
+    part = np.log(np.maximum(group.children, 1.0)) / np.log(np.maximum(network.sizes, 2.0))
+    found: Array = np.clip(network.axes * part, 1.0, np.maximum(network.axes, 1.0))
+    return found
+
+
+def _hops(network: Network, group: Group) -> Array:
+    """How often a link carries each byte of an all-to-all on a torus, 1 and more, (C, V).
+
+    The mean way along a ring of n is n/4 links, in both directions; rings of different axes work at
+    once (the same).
+    """
+    side = np.maximum(group.children, 1.0) ** (1.0 / _axes(network, group))
+    return np.where(np.asarray(network.axes) > 0, np.maximum(1.0, side / 4.0), 1.0)
 
 
 def _largest(group: Group, figures: Array) -> Array:
@@ -302,6 +329,8 @@ def all_to_all(size: Array, network: Network, group: Group) -> Array:
         return size * group.paths.spread_per_byte + group.paths.spread_latency + start
     n = group.size[:, None]
     away = np.where(group.crossed, (n - group.rails) / n, 0.0)
+    if np.any(network.axes):
+        away = away * _hops(network, group)
     slowest = _over_levels(np.maximum, away * size[:, None] / network.bandwidth)
     return slowest + _largest(group, latency) + start
 

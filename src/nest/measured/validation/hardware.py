@@ -19,6 +19,10 @@ from nest.units import shorten
 RACK = 72  # most devices of one NVLink domain of an NVL72 rack
 
 
+HOST = 8
+"""Most TPUs of a host; more of a node are those of a slice."""
+
+
 class Shape(NamedTuple):
     """A cluster without its device."""
 
@@ -86,15 +90,18 @@ def shape(
     remarks = []
     inner, rack = node, _rack(name, link)
     if name.startswith("tpu"):  # the links of a slice join all of its hosts
-        inner = _of_a_rack(devices, like.levels[0].size or devices)
+        inner = node if node > HOST else _of_a_rack(devices, like.levels[0].size)
     elif rack:
         inner = _of_a_rack(devices, rack)
         if "NVL" not in link.upper():
             remarks.append(f"link not stated: an NVL{rack} rack, usual for {name}")
         if devices > inner < rack:
             remarks.append(f"{devices // inner} racks of {rack}, {inner} devices of each, inferred")
+    torus = like.levels[0].axes > 0
+    first = like.levels[0].replace(
+        size=min(inner, devices), whole=like.levels[0].size if torus else None)
     if devices <= inner:
-        return Shape(name, (like.levels[0].replace(size=devices),), "; ".join(remarks))
+        return Shape(name, (first,), "; ".join(remarks))
     if devices % inner:
         raise InputError(f"n_gpus: got {devices}; allowed: whole nodes of {inner}")
     nodes = devices // inner
@@ -106,7 +113,7 @@ def shape(
                   source=outer.source)
     if network_gbps is None:
         remarks.append(f"network not stated: {usual:.0f} Gb/s a device, usual for {name}")
-    return Shape(name, (like.levels[0].replace(size=inner), outer), "; ".join(remarks))
+    return Shape(name, (first, outer), "; ".join(remarks))
 
 
 def _rack(name: str, link: str) -> int:

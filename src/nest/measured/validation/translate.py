@@ -94,11 +94,12 @@ def _job(run: Run, software: Stack) -> Job:
     number = precision(run.text("precision"), run.framework)
     assert number is not None  # refused by nest.measured.validation.cells
     software = software.replace(**_stated(run, software))
-    dropping = CAPACITY.search(_words(run)) is not None
+    dropping = CAPACITY.search(_words(run))
     return Job(global_batch=run.degree("gbs_seqs"), seq_len=run.degree("seq_len"),
                precision=number, stack=software, routing=_routing_of(run),
                lengths=run.text("lengths") or None,
-               expert_capacity=1.0 if dropping else None, expert_padding=dropping,
+               expert_capacity=float(dropping[1] or 1.0) if dropping else None,
+               expert_padding=dropping is not None,
                memory_margin=0.0)  # a run that was measured did fit
 
 
@@ -115,8 +116,9 @@ def _routing_of(run: Run) -> Routing:
     return cast(Routing, words)
 
 
-CAPACITY = re.compile(r"token ?drop")
-"""Experts of a fixed capacity: tokens beyond it are dropped, missing ones padded.
+CAPACITY = re.compile(r"token ?drop(?: ([\d.]+))?")
+"""Experts of a fixed capacity, 1 or the number that follows: tokens beyond it are dropped, missing
+ones padded.
 
 Megatron-Bridge's runs of this name have a factor of 1, padding, and the all-to-all dispatcher,
 without which it refuses them (apply_moe_token_drop in NVIDIA-NeMo/Megatron-Bridge@v0.2.0
@@ -180,7 +182,7 @@ def facts(run: Run) -> Facts:
     if run.degree("ep") > 1 and not run.text("dispatcher"):
         remarks.append(f"dispatcher not stated: {stack(name).dispatcher}, the stack's")
     if CAPACITY.search(_words(run)):
-        remarks.append("experts of a capacity of 1, padded, by all-to-all: no wait for the host")
+        remarks.append("experts of a fixed capacity, padded, by all-to-all: no wait for the host")
     if ASYNC_TP.search(run.notes.lower()):
         remarks.append(f"asynchronous tensor parallelism hides {HIDDEN_TP:.0%} of its "
                        "traffic, fitted")
