@@ -108,7 +108,7 @@ def doubts(chain: Chain, cluster: Cluster, job: Job, offload: str) -> tuple[str,
     Where the stack of the job was measured, :func:`sureness` says what of a plan was not.
     """
     stack, found = job.stack, [*_foreign_links(cluster)]
-    if not stack.is_measured:
+    if not stack.measured_on(cluster.device.name):
         found.append(f"no measured run of stack {stack.name}")
         if stack.capabilities is not None and stack.capabilities.name in OWN_MODULES:
             found.append(REPORTED)
@@ -207,7 +207,7 @@ def sureness(
         count = known.configurations
         evidence = Evidence(word=word, configurations=count, like=0 if beyond else count,
                             nearest=(), missed=None)
-    elif stack.is_measured:
+    elif stack.measured_on(question.device):
         assert stack.runs is not None
         runs = runs_of(stack.runs)
         far = runs.far(question)

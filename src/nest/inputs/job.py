@@ -372,6 +372,10 @@ class Stack(Rates):
     runs: Name | None = Field(
         None, description="the stack of the catalog whose measured runs speak for it; null: none do"
     )
+    runs_on: Annotated[tuple[Name, ...], at_most(100)] = Field(
+        (), description="they speak for devices whose names begin so, and for its steps alone, not "
+        "for its memory; empty: for all"
+    )
     calibration: Calibration | None = Field(
         None, description="how near its prices were to measured runs that the catalog lacks; it "
         "takes the place of runs; null: not known"
@@ -423,8 +427,14 @@ class Stack(Rates):
 
     @property
     def is_measured(self) -> bool:
-        """Whether any measured run speaks for its prices."""
-        return self.calibration is not None or self.runs in catalog.measured_stacks()
+        """Whether measured runs speak for its prices on all devices."""
+        return self.calibration is not None or (
+            not self.runs_on and self.runs in catalog.measured_stacks())
+
+    def measured_on(self, device: str) -> bool:
+        """Whether they do on a device."""
+        return self.is_measured or (self.runs in catalog.measured_stacks()
+                                    and device.casefold().startswith(self.runs_on))
 
     def host(self, experts: bool, counted: bool = False) -> tuple[float, float, float, float]:
         """Seconds that a layer takes longer forward and backward; and no less than, the same.

@@ -1,8 +1,8 @@
 """Priced runs as the table of evidence, which gives prices their ranges.
 
 A configuration of a software version counts once. Measurements that contradict their neighbours are
-left out, and stacks without ``runs``: figures that were never meant for the software of a run are
-no evidence.
+left out, stacks without ``runs``, and other devices than ``runs_on``: figures that were never meant
+for the software of a run are no evidence.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ def evidence(priced: Iterable[PricedRun], fitted: bool) -> dict[str, list[Measur
     found: dict[str, list[MeasuredConfiguration]] = {}
     for one in compare(row for row in priced if not row.run.anomalous):
         model, cluster, job, way = one.members[0].key[2]  # type: ignore[index]
-        if job.stack.runs is None or getattr(model, "trainable", None) is not None:
+        if job.stack.runs is None or not cluster.device.name.startswith(
+                job.stack.runs_on or "") or getattr(model, "trainable", None) is not None:
             continue  # of training that has no evidence of its own
         found.setdefault(job.stack.runs, []).append(MeasuredConfiguration(
             one.group, one.model, one.measured_s / one.predicted_s, fitted,
