@@ -97,6 +97,8 @@ def test_annotations_name_the_types_of_what_they_annotate() -> None:
     assert types == tuple(map(numba.typeof, (tables, work, 0, 1.0)))
     with pytest.raises(TypeError, match="arrays with their axes"):
         type_of(list[int])
+    with pytest.raises(TypeError, match="arrays without gaps"):
+        numba.typeof(tables._replace(shard=tables.shard[::-1]))
 
 
 OTHER_NUMBA = """

@@ -7,7 +7,8 @@ stages), and
 `pipeline` puts stages together, with `labels`, below the `bounds` of the stages in front. Both:
 `fold` adds up the figures of layers and stages, `orders` puts passes in order. `routes` are for
 networks of links. `signatures` says for which types kernels are compiled, `bundles` how they take
-named tuples, `private` what of numba is not public. Read `uniform`, then `options`, then `pipeline`.
+named tuples, `private` what of numba is not public. Read `uniform`, then `options`, then
+`pipeline`.
 
 Where to find: dominance of candidates in `dominance`, of options in `options` (`_keep`), of partial
 plans, which are labels, in `labels` (`insert`).

@@ -11,17 +11,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir
 from numba import extending, types
 from numba.core import cgutils
 from numba.core.typing.templates import AttributeTemplate
 
 FUNCTION = 3
 """Addresses of one function, at the most."""
-WORD, BYTE = ir.IntType(64), ir.IntType(8)
 # Any: what numba has types of, or has not, differs by its version.
 numba: Any = extending
 code: Any = cgutils
+ir: Any = code.ir
+WORD, BYTE = ir.IntType(64), ir.IntType(8)
 
 
 class Bundle(types.Type):
