@@ -102,6 +102,8 @@ def test_annotations_name_the_types_of_what_they_annotate() -> None:
 
 
 OTHER_NUMBA = """
+import sys, typing
+import numpy as np
 from numba.core import codegen, options, registry
 del options.DefaultOptions._nrt, codegen.JITCodeLibrary, registry.CPUDispatcher
 import numba
@@ -112,13 +114,21 @@ _kernels.CACHE = False
 half = _kernels.leaf(lambda x: x / 2)
 print(numba.njit(lambda x: half(x))(3), type(half) is private.Part, private.LINKED,
       private.UNCOUNTED, private.entry_point(len, ()) is len)
+
+from nest._kernels.signatures import type_of
+from nest.records.tables import Floats
+Pair = typing.NamedTuple("Pair", [("numbers", Floats), ("more", float)])
+pair = Pair(np.ones(3), 2.0)
+added = numba.njit([(type_of(Pair),)])(lambda pair: pair.numbers[1] + pair.more)
+before = sys.getrefcount(pair.numbers)
+print(sum(added(pair) for _ in range(9)), sys.getrefcount(pair.numbers) - before)
 """
 
 
 @pytest.mark.kernels
 def test_a_numba_without_its_private_options_compiles_the_same() -> None:
     done = subprocess.run([sys.executable, "-c", OTHER_NUMBA], text=True, capture_output=True)
-    assert (done.returncode, done.stdout) == (0, "1.5 False {} {} True\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "1.5 False {} {} True\n27.0 0\n"), done.stderr
 
 
 def named_in(package: ModuleType) -> Iterator[tuple[str, Any]]:

@@ -9,6 +9,7 @@ numba, of a bundle in it its own. It is written where Python calls, and never ch
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from numba import extending, types
@@ -164,6 +165,8 @@ def _write(bundle: Bundle, value: Any, c: Any, address: Any, wrong: Any, cleanup
             builder.store(code.true_bit, wrong)
         if native.cleanup is not None:
             cleanups.append(native.cleanup)
+        if c.context.enable_nrt:  # a reference for the part, which the call holds until it ends
+            cleanups.append(partial(c.context.nrt.decref, builder, part, native.value))
         if isinstance(part, types.Array):
             model = c.context.data_model_manager[part]
             data, shape = (builder.extract_value(native.value, model.get_field_position(one))
