@@ -36,7 +36,7 @@ def test_a_stage_is_profiled_as_a_whole() -> None:
     one = np.ones((1, 1))
     each = AlpaLayerSeconds(free_forward=one, forward=one, free_backward=2 * one, backward=2 * one,
                    gathered=0 * one, regathered=0 * one, scattered=0 * one, sync=3 * one,
-                   gather=one, once=0.5 * one)
+                   gather=one, maxima=0 * one, once=0.5 * one)
     found = list(alone(each, np.array([0, 0]), np.array([0, 1]), 4, stack))
     assert [seconds[:, 0].tolist() for seconds in found] == [[16.5 / 4] * 2, [31.5 / 4]]
 
