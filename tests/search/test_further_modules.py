@@ -102,7 +102,7 @@ def test_sets_that_are_priced(name: str, groups: list[str], runs: str, stack: st
 @pytest.mark.kernels
 def test_a_policy_of_maxtext_between_full_and_minimal_gains() -> None:
     asked = (load_model("llama3-8b"), nest.load_cluster("dgx-h100", devices=64),
-             Job(global_batch=64, seq_len=16384, stack="maxtext"))
+             Job(global_batch=64, seq_len=20480, stack="maxtext"))
     space = SearchSpace(tp=1, pp=1, cp=1, zero=3)
     plan = nest.plan(*asked, space)
     assert plan.stages[0].recompute_modules == ("norm", "mlp_act", "mlp") and plan.runnable
