@@ -17,14 +17,14 @@ from hypothesis import HealthCheck, settings  # noqa: E402
 
 from nest.server.schema import openapi  # noqa: E402
 
-EXAMPLES = int(os.environ.get("NEST_FUZZED", "8"))
+EXAMPLES = int(os.environ.get("NEST_FUZZED", "4"))
 """Requests to each address."""
 SCHEMA = schemathesis.openapi.from_dict(openapi())
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with serving("--workers", "1", "--time-limit", "5", "--most-devices", "64", "--most-layers",
+    with serving("--workers", "1", "--time-limit", "2", "--most-devices", "64", "--most-layers",
                  "32", "--grace", "0.1") as found:
         while found.get("/readyz").get("error") == "starting":
             time.sleep(0.1)
