@@ -150,7 +150,7 @@ def test_a_dimension_is_fixed_by_a_click(browser, server) -> None:
         proved(tab)
         tab.locator("#ask-free-tp").click()
         field = tab.locator("#ask-bound-tp")
-        assert field.evaluate("node => node === document.activeElement")
+        until(tab, "document.activeElement.id === 'ask-bound-tp'")
         field.fill("2")
         tab.keyboard.press("Enter")
         until(tab, "document.querySelector('#card-a [role=progressbar]')")
