@@ -9,7 +9,7 @@ numba, of a bundle in it its own. It is written where Python calls, and never ch
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from numba import extending, types
@@ -46,6 +46,7 @@ class Bundle(types.Type):
         return self.kind, self.parts
 
 
+@cache
 def bundle_of(kind: type, parts: tuple[Any, ...]) -> Bundle:
     """The type of a class of named tuples; from now on numba has it for them."""
     def typeof(value: Any, context: Any) -> Bundle:
@@ -149,7 +150,7 @@ def _unbox(bundle: Bundle, value: Any, c: Any) -> Any:
             one()
 
     return numba.NativeValue(c.builder.call(same, [address]), is_error=c.builder.load(wrong),
-                       cleanup=clean if cleanups else None)
+                             cleanup=clean if cleanups else None)
 
 
 def _write(bundle: Bundle, value: Any, c: Any, address: Any, wrong: Any, cleanups: list[Any],

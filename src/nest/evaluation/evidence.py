@@ -91,7 +91,7 @@ FEWEST = 3
 
 
 def products(precision: str) -> str:
-    """A number format without when its scales are found: delayed ones change no product."""
+    """A number format, whose products do not depend on whether scales are delayed."""
     return precision.removesuffix("-delayed")
 
 
