@@ -339,7 +339,8 @@ class Cluster(Description):
 
         The outermost level takes the new size. If the devices are fewer than one of its groups,
         outer levels are removed. Where the devices are no whole groups, each group has as many, or
-        all but the last are whole. The devices are numbered in order and have no names.
+        all but the last are whole. Of a torus they are a part, whose lines may be open
+        (:func:`around`). The devices are numbered in order and have no names.
 
         Parameters
         ----------
@@ -361,7 +362,8 @@ class Cluster(Description):
             raise InputError(f"devices: got {shorten(devices)}; allowed: 1 to {MOST_DEVICES}")
         whole = [*self.whole_sizes]
         sizes = used_sizes(whole, devices, filling)
-        whole[len(sizes) - 1] = sizes[-1]
+        last = len(sizes) - 1
+        whole[last] = max(sizes[-1], whole[last] if self.levels[last].axes else 0)
         levels = [level.replace(size=size, whole=None if size == most else most)
                   for level, size, most in zip(self.levels, sizes, whole, strict=False)]
         some = devices if devices < math.prod(sizes) else None

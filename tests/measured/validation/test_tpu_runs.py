@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import nest
 from nest.measured import validation
 from nest.measured.validation.pricing import PricedRun
 
@@ -73,6 +74,8 @@ def test_open_lines_have_half_the_rate_of_rings(chips: int, rates: list[float]) 
               "gbs_seqs": str(5 * chips)}
     cluster = validation.question(replace(run, fields=fields)).cluster
     assert list(cluster.nominal_bandwidth) == rates
+    # So do the slices that plans are made for.
+    assert nest.load_cluster("tpu-v6e", devices=chips).nominal_bandwidth[0] == rates[0]
 
 
 def test_experts_of_a_stated_capacity() -> None:
