@@ -98,7 +98,7 @@ def test_some_best_plan_has_it(chosen: Chosen, seeds: tuple[int, ...]) -> None:
     for seed in seeds:
         x = question(seed)
         plan = nest.plan(x.model, x.cluster, x.job, x.space, threads=1, reorder=False)
-        assert plan.runnable and plan.optimal, seed
+        assert plan.runnable is (None if x.chain.unlisted else True) and plan.optimal, seed
         if chosen(x, plan):
             return
     pytest.fail(f"no best plan of the seeds {seeds} has it: look for others")

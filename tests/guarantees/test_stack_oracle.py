@@ -83,7 +83,7 @@ def held_against(x: Instance, seed: int) -> Best | None:
         return best
     assert best.seconds is not None, seed
     assert found.step_time_s == pytest.approx(best.seconds, rel=CLOSE), seed
-    assert found.runnable and found.optimal, seed
+    assert found.runnable is (None if x.chain.unlisted else True) and found.optimal, seed
     return best
 
 
@@ -187,7 +187,7 @@ def test_choices_of_software() -> None:
             refused += 1
             continue
         assert plan.step_time_s == pytest.approx(best, rel=CLOSE), (seed, found)
-        assert plan.runnable and plan.optimal, seed
+        assert plan.runnable is (None if x.chain.unlisted else True) and plan.optimal, seed
         again = nest.evaluate(x.model, x.cluster, x.job, plan.configuration)
         assert again.step_time_s == plan.step_time_s
         decided += 1
