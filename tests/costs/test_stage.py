@@ -219,7 +219,7 @@ def test_no_second_of_a_layer_that_grows_shortens_a_step(schedule: str) -> None:
     """What dominance, and "faster devices are never slower", rely on."""
     rng = np.random.default_rng(17)
     path = isinstance(SCHEDULES[schedule], Path)
-    for _ in range(1500):
+    for _ in range(800):
         p, v = int(rng.integers(1, 5)), 1
         m = int(rng.integers(1, 12))
         if path:

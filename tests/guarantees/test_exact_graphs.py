@@ -50,7 +50,7 @@ def test_plan_is_the_best_of_all_on_graphs(chunk: int) -> None:
 @pytest.mark.parametrize("chunk", range(8))
 def test_alternatives_are_the_next_best_on_graphs(chunk: int) -> None:
     several = 0
-    for seed in range(chunk, min(INSTANCES, 240), 8):
+    for seed in range(chunk, min(INSTANCES, 120), 8):
         x, best = graph_instance(seed), solved(seed).best
         plan = planned(x, TOP)
         if plan is None:
@@ -68,7 +68,7 @@ def test_alternatives_are_the_next_best_on_graphs(chunk: int) -> None:
 @pytest.mark.parametrize("chunk", range(8))
 def test_evaluate_prices_drawn_plans_on_graphs(chunk: int) -> None:
     schedules: set[str] = set()
-    for seed in range(chunk, min(INSTANCES, 400), 8):
+    for seed in range(chunk, min(INSTANCES, 160), 8):
         x, rng = graph_instance(seed), Random(f"evaluated graph {seed}")
         for _ in range(4):
             configuration = drawn(x, rng)
@@ -87,7 +87,7 @@ def test_evaluate_prices_drawn_plans_on_graphs(chunk: int) -> None:
 @pytest.mark.parametrize("chunk", range(4))
 def test_each_figure_of_groups_is_that_of_the_oracle(chunk: int) -> None:
     trees = uneven = 0
-    for seed in range(chunk, min(INSTANCES, 320), 4):
+    for seed in range(chunk, min(INSTANCES, 160), 4):
         cluster, rng = graph_instance(seed).cluster, Random(f"figures {seed}")
         links, sizes, n = fabric(cluster), cluster.group_sizes, cluster.size
         assert links is not None

@@ -25,8 +25,8 @@ from nest.inputs import Cluster, Job, Model, SearchSpace
 from nest.inputs.space import Precision
 from nest.stacks import choices
 
-SEEDS = range(44)
-"""Instances of every theme."""
+SEEDS = range(0, 44, 2)
+"""Instances of every theme, two of each."""
 SLOWER = 1.0 + 1e-9
 pytestmark = pytest.mark.kernels
 uncompiled = pytest.mark.kernels(uncompiled=True)
@@ -137,7 +137,7 @@ def text(plan: nest.Plan) -> str:
 
 @pytest.mark.parametrize("top", [1, 3])
 def test_any_number_of_threads_gives_the_same_plan(top: int) -> None:
-    for x in CASES[:3]:
+    for x in CASES[:3 if top == 1 else 1]:
         plans = [nest.plan(x.model, x.hardware, x.job, WHOLE, threads=threads, top=top,
                            beyond_stack=True)
                  for threads in (1, 2, 3, 8)]
@@ -236,6 +236,8 @@ SPACES = {
     "interleaved": SearchSpace(schedule="interleaved"),
     "hybrid": SearchSpace(shard="dp_in", zero="1..3", outer_dp="2..64"),
 }
+MODELS = {"all": (0, 2, 4), "interleaved": (1, 2), "hybrid": (1, 4)}
+"""Cases of each of ``SPACES``."""
 
 
 @cache
@@ -255,7 +257,7 @@ def seconds(number: int, space: str, change: Callable[[Cluster], Cluster] | None
 def test_more_of_anything_never_slows_a_model(
     change: Callable[[Cluster], Cluster], space: str
 ) -> None:
-    for number in range(5):
+    for number in MODELS[space]:
         before, after = seconds(number, space), seconds(number, space, change)
         assert after <= before * (1 + 1e-12), CASES[number].name
 
@@ -317,9 +319,9 @@ def limited(x: Instance, ticks: float, top: int, monkeypatch: pytest.MonkeyPatch
 def test_a_plan_in_time_has_a_bound_that_holds(top: int, monkeypatch: pytest.MonkeyPatch) -> None:
     # ``plan`` has confirmed each by ``evaluate``, or would have raised.
     reached = set()
-    for seed in SEEDS[::2]:  # of every theme still
+    for seed in SEEDS[::2]:  # one of every theme
         x, best = instance(seed), first_plan(seed)
-        for ticks in (1.5, 2.5, 3.5, 5.5, 8.5, 13.5, 34.5, 1e9) if best is not None else ():
+        for ticks in (1.5, 3.5, 8.5, 34.5, 1e9) if best is not None else ():
             plan = limited(x, ticks, top, monkeypatch)
             if isinstance(plan, nest.LimitError):
                 reached.add("nothing")

@@ -17,9 +17,10 @@ from nest.inputs import Cluster
 
 pytestmark = pytest.mark.kernels
 SLOWER, MOST = 1.0 + 1e-12, 1e18
-PLANNED = range(55)
+PLANNED = range(22)
 SOLVED = range(11)
-"""Instances of every theme and network; of the oracle fewer, that the definition itself holds."""
+"""Instances of every theme and every network; of the oracle fewer, that the definition itself
+holds."""
 Change = tuple[str, float, float]
 """What it is called; times the bandwidth, times the latency."""
 CHANGES: tuple[Change, ...] = (
@@ -63,13 +64,13 @@ def check(seeds: range, seconds: Callable[[Instance, Cluster], float | None]) ->
     return faster
 
 
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", range(2))
 def test_more_of_a_link_never_slows_a_plan(part: int) -> None:
     def seconds(x: Instance, cluster: Cluster) -> float | None:
         plan = planned(x, cluster=cluster)
         return None if plan is None else plan.step_time_s
 
-    assert check(PLANNED[part::4], seconds) > len(PLANNED[part::4]) // 4
+    assert check(PLANNED[part::2], seconds) > len(PLANNED[part::2]) // 4
 
 
 def test_more_of_a_link_never_slows_the_best_of_all_plans() -> None:
@@ -79,9 +80,9 @@ def test_more_of_a_link_never_slows_the_best_of_all_plans() -> None:
     assert check(SOLVED, seconds) > len(SOLVED) // 4
 
 
-@pytest.mark.parametrize("threads", [2, 3, 8])
+@pytest.mark.parametrize("threads", [2, 8])
 def test_any_number_of_threads_gives_the_same_plan_on_graphs(threads: int) -> None:
-    for seed in range(0, len(PLANNED), 8):
+    for seed in PLANNED[::5]:
         x = graph_instance(seed)
         found = []
         for count in (1, threads):

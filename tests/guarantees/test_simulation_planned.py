@@ -21,7 +21,7 @@ from nest.inputs.loading import load_stack
 from nest.simulation import Simulation, simulate
 
 pytestmark = pytest.mark.kernels
-COUNT = 100
+COUNT = 60
 SMALL = ("small", "gpt2-xl", "bert-large", "llama3-8b", "llama2-7b", "qwen3-30b-a3b")
 SPACE: dict[str, Any] = {
     "cp": 1, "sp": True, "recompute": "none,selective,full", "recompute_modules": "core_attn",

@@ -20,7 +20,7 @@ from nest.evaluation.plans import Plan
 from nest.simulation import Simulation, simulate
 
 CLOSE = 0.02
-COUNT = 320
+COUNT = 200
 SCHEDULES = ("1f1b", "gpipe", "interleaved")
 
 
@@ -57,8 +57,8 @@ def test_plans_are_varied() -> None:
     assert {p.inputs.cluster.name for p in plans} == {cluster(name, 64).name for name in CLUSTERS}
     assert {c.zero for c, _ in pairs} == {0, 1, 2, 3}
     for schedule in SCHEDULES:
-        assert sum(c.schedule == schedule for c, _ in pairs) > 40
-        assert sum(c.schedule == schedule and not c.even for c, _ in pairs) > 10
+        assert sum(c.schedule == schedule for c, _ in pairs) > 25
+        assert sum(c.schedule == schedule and not c.even for c, _ in pairs) > 6
     assert {1, 2, 40, 128} <= {p.parallelism.micro_batches for p in plans}
     assert any(s.time_s.handover > s.time_s.forward for p in plans for s in p.stages)
     assert any(s.shard == "dp_in" and s.zero == 3 for p in plans for s in p.stages)
@@ -88,7 +88,7 @@ def test_errors_do_not_grow() -> None:
 def test_interleaved_plans_are_exact() -> None:
     """Where no ZeRO traffic runs beside passes: that of the pipeline is followed pass by pass."""
     some = [(c, s) for c, s in simulated() if c.zero < 2 and c.schedule == "interleaved"]
-    assert len(some) > 30
+    assert len(some) > 20
     assert np.abs(errors(some)).max() < 1e-9
 
 

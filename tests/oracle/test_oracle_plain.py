@@ -39,9 +39,9 @@ def test_solve_is_the_best_of_all_plans(theme: int) -> None:
     checked = 0
     for seed in range(theme, 60 * len(THEMES), len(THEMES)):
         x = narrowed(instance(seed))
-        if checked < 4 and small(x):
+        if checked < 2 and small(x):
             checked += compared(x) > 1
-    assert checked == 4
+    assert checked == 2
 
 
 def compared(x: Instance) -> int:

@@ -20,8 +20,8 @@ from nest.planners import planner
 from nest.planners.prices import outside
 
 pytestmark = pytest.mark.kernels
-BATCH = 50
-INSTANCES = 100
+BATCH = 30
+INSTANCES = 60
 """Four of five have a bounded space."""
 QUICK = ("manual", "zero", "exhaustive", "phaze", "piper")
 BOUNDS: tuple[dict[str, str | int], ...] = (

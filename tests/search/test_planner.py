@@ -14,7 +14,7 @@ from descriptions import MODEL
 import nest
 from nest.search.cache import Cache, size_of
 
-ORDERS = int(os.environ.get("NEST_ORDERS", "20"))
+ORDERS = int(os.environ.get("NEST_ORDERS", "10"))
 ASKED = 6
 """Questions of an order, each of one of two families."""
 FAMILIES, MEMBERS = 7, 8

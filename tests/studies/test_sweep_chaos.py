@@ -23,8 +23,8 @@ from nest.studies.questions import ask
 from nest.studies.store import Store
 from nest.studies.sweep import FILE, stored, sweep
 
-KILLS = 10
-POINTS = 60
+KILLS = 5
+POINTS = 40
 
 
 def kill_at(moment: float, process) -> bool:
