@@ -321,7 +321,7 @@ def test_a_plan_in_time_has_a_bound_that_holds(top: int, monkeypatch: pytest.Mon
     reached = set()
     for seed in SEEDS[::2]:  # one of every theme
         x, best = instance(seed), first_plan(seed)
-        for ticks in (1.5, 3.5, 8.5, 34.5, 1e9) if best is not None else ():
+        for ticks in (1.5, 2.5, 3.5, 5.5, 8.5, 13.5, 34.5, 1e9) if best is not None else ():
             plan = limited(x, ticks, top, monkeypatch)
             if isinstance(plan, nest.LimitError):
                 reached.add("nothing")
