@@ -165,7 +165,8 @@ TRAITS = {
 """What some best plan has to make use of, for each dimension of the space."""
 OTHERS = {"order", "uneven blocks", "configurations per stage", "degrees that are no powers of two",
           "a group that is partly filled", "adapters", "frozen layers", "converted weights",
-          "packed samples of several replicas"}
+          "packed samples of several replicas", "packed samples in a pipeline",
+          "packed samples under ZeRO-3"}
 
 
 def traits(x: Instance, plan: Configuration) -> Iterator[str]:
@@ -175,8 +176,13 @@ def traits(x: Instance, plan: Configuration) -> Iterator[str]:
         yield from stage_traits(x, plan, stage)
     for name in ("outer_dp", "pp", "vpp", "micro_batch"):
         yield from degree(name, getattr(plan, name))
-    if x.job.samples and x.job.stack.flash_attention and plan.outer_dp > 1:
-        yield "packed samples of several replicas"
+    if x.job.uneven:
+        for name, holds in (("of several replicas", plan.outer_dp > 1),
+                            ("in a pipeline", plan.pp > 1 and plan.outer_dp * plan.micro_batch
+                             < x.job.global_batch),
+                            ("under ZeRO-3", any(stage.zero == 3 for stage in stages))):
+            if holds:
+                yield f"packed samples {name}"
     if plan.outer_dp > 1 and any(plan.stride % g and g % plan.stride for g in sizes):
         yield "irregular stride"
     if plan.outer_dp * plan.micro_batch < x.job.global_batch:
