@@ -1,9 +1,10 @@
 """Hybrids as a letter for each layer, M * - E, with ``|`` between stages.
 
 Megatron-Core's HybridModel has layers that mix tokens or are an MLP; what has both in each layer,
-such as Qwen3-Next, is a GPT model there. Source: NVIDIA/Megatron-LM@d98e8a6
-megatron/core/models/hybrid/hybrid_layer_allocation.py:14 to 28, 331 to 383;
-NVIDIA-NeMo/Megatron-Bridge@v0.6.0 src/megatron/bridge/models/hybrid/hybrid_provider.py:282 to 292.
+such as Qwen3-Next, is a GPT model there. Sources:
+
+NVIDIA/Megatron-LM@d98e8a6 megatron/core/models/hybrid/hybrid_layer_allocation.py:14, 331 to 383;
+NVIDIA-NeMo/Megatron-Bridge@v0.6.0 src/megatron/bridge/models/hybrid/hybrid_provider.py:289.
 """
 
 from __future__ import annotations
