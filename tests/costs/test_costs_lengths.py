@@ -117,17 +117,17 @@ def test_lengths_that_are_not_allowed() -> None:
 def test_a_plan_says_how_steps_differ(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["evaluate", "llama3-8b", "dgx-h100", "--devices", "16", "--global-batch", "32",
              "--seq-len", "8192", "--tp", "2", "--pp", "2", "--zero", "1"]
-    given = ["--lengths", "512:30,8192:70"]
+    given = ["--lengths", "512:30,2048:70"]
     whole, packed, padded = (json.loads(run(capsys, *words, *more, "--json")[0]) for more in (
         [], given, [*given, "--packing", "padded"]))
     assert packed["step_time_s"] < whole["step_time_s"] == padded["step_time_s"]
     assert whole["step_spread_s"] is padded["step_spread_s"] is None
     assert 0.0 < packed["step_spread_s"] < 0.05 * packed["step_time_s"]
     assert padded["tokens_per_s"] == pytest.approx(
-        whole["tokens_per_s"] * (0.3 * 512 + 0.7 * 8192) / 8192)
+        whole["tokens_per_s"] * (0.3 * 512 + 0.7 * 2048) / 8192)
     assert "samples of many lengths" in packed["confidence"]["beyond"]
     assert any("stages work on unlike micro-batches" in one for one in packed["doubts"])
     text = " ".join(run(capsys, *words, *given, "--details")[0].split())
     assert "attention stays within them; steps differ by" in text
     again = nest.Job.parse(packed["inputs"]["job"])
-    assert again.lengths == {512: 30.0, 8192: 70.0}
+    assert again.lengths == {512: 30.0, 2048: 70.0}
