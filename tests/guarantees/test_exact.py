@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -99,6 +100,21 @@ def test_plan_is_the_best_where_the_finish_decides(chunk: int) -> None:
         best = solve(x.chain, x.cluster, x.job, x.space)
         wrong += [text for text in [mismatch(x, best)] if text]
     assert not wrong, "\n".join(wrong[:3])
+
+
+def test_ranks_of_a_block_wait_for_longer_samples() -> None:
+    # Drawn instances seldom shard within blocks: these may do nothing else.
+    space, own = SearchSpace(zero=3, shard="dp_in", outer_dp="2..8", tp=1, cp=1), {
+        "zero_with_pipeline": [0, 1, 2, 3], "flash_attention": True, "attention_derate": 0.05}
+    for seed in (44, 115, 170, 230):
+        x = instance(seed)
+        job = x.job.replace(
+            global_batch=8, memory_margin=0.0, packing="packed",
+            lengths={x.job.seq_len: 1.0, max(1, x.job.seq_len // 7): 3.0},
+            stack={**x.job.stack.as_dict(), **own})
+        x = replace(x, job=job, space=space)
+        best = solve(x.chain, x.cluster, x.job, x.space)
+        assert best.seconds and mismatch(x, best) is None, seed
 
 
 @pytest.mark.parametrize("chunk", range(8))
