@@ -31,6 +31,8 @@ OTHERS_FILES = frozenset({
     "acme/__init__.py", "acme/code.py", "acme/entries/__init__.py", "__init__.py", "clusters/",
     "models/",
     "count.py", "prepare.py", "train.py", "x.py",
+    "megatron/core/models/hybrid/hybrid_layer_allocation.py",
+    "src/megatron/bridge/models/hybrid/hybrid_provider.py",
     # what launchers are given, and their own
     "submit.py", "ray_launch.py", "ray.py", "nemo_run.py", "FOLDER/submit.py",
     "sky/utils/schemas.py",

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -156,3 +157,45 @@ def test_what_it_cannot_express(given: dict[str, Any], wanted: str) -> None:
     with pytest.raises(UnsupportedError) as caught:
         files_of("megatron-bridge", given.pop("stack", "megatron-bridge"), **given)
     assert wanted in caught.value.problems[0]
+
+
+def hybrid(name: str, **degrees: Any) -> nest.Plan:
+    job = nest.Job(global_batch=64, seq_len=4096, stack="megatron-bridge")
+    cluster = nest.load_cluster("dgx-h100", devices=64)
+    return plan(nest.load_model(name), cluster, job, zero=1, ep=4, etp=1, **degrees)
+
+
+def test_hybrids_say_their_layers(tmp_path: Path) -> None:
+    # One letter a layer with HybridModel; Qwen3-Next's layers are those of a GPT model.
+    letters = hybrid("nemotron3-nano-30b", pp=4)
+    found = fields(nest.export(letters, "megatron-bridge")["plan_recipe.py"])
+    stages = found["model.hybrid_layer_pattern"].split("|")
+    assert [len(stage) for stage in stages] == [
+        len([n for n in range(*stage.layers) if 0 < n < 53]) for stage in letters.stages]
+    assert "".join(stages) == "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME"
+    assert found["model.pipeline_model_parallel_layout"] is None
+    layers = fields(nest.export(hybrid("qwen3-next-80b-a3b", pp=4), "megatron-bridge")[
+        "plan_recipe.py"])
+    assert "model.hybrid_layer_pattern" not in layers and layers["model.mtp_num_layers"] == 0
+    assert layers["model.pipeline_model_parallel_layout"] == "Et*12|(t*12|)*2t*12L"
+    with pytest.raises(UnsupportedError, match="vpp 2: hybrids have no virtual stages"):
+        nest.export(hybrid("nemotron3-nano-30b", pp=2, vpp=2), "megatron-bridge")
+    with pytest.raises(UnsupportedError, match="recurrence: .* --to megatron-bridge has recipes"):
+        nest.export(plan(nest.load_model("qwen3-next-80b-a3b"), nest.load_cluster(
+            "dgx-h100", devices=64), nest.Job(global_batch=64, seq_len=512), ep=32, etp=1, zero=1),
+            "megatron")
+
+
+@pytest.mark.parametrize("name", ["nemotron3-nano-30b", "qwen3-next-80b-a3b"])
+def test_hybrids_are_read_back(name: str, tmp_path: Path) -> None:
+    before = hybrid(name, pp=4)
+    path = tmp_path / "plan_recipe.py"
+    path.write_text(nest.export(before, "megatron-bridge")["plan_recipe.py"], encoding="utf-8")
+    found = nest.read(path, devices=64)
+    assert found.model == before.inputs.model
+    assert [stage.layers for stage in found.configuration.stages] == [
+        stage.layers for stage in before.stages]
+    if name == "nemotron3-nano-30b":
+        path.write_text(path.read_text().replace("'MEM", "'EEM"), encoding="utf-8")
+        with pytest.raises(nest.InputError, match="hybrid_layer_pattern: got 'EEM.* allowed: MEM"):
+            nest.read(path, devices=64)

@@ -339,6 +339,21 @@ def test_arguments_of_the_trainer(data: dict[str, Any], tmp_path: Path) -> None:
     assert (found.job.global_batch, found.configuration.stages[0].zero) == (32, 2)
 
 
+@pytest.mark.parametrize(("data", "more", "wanted"), [
+    (AXOLOTL, {"sample_packing": True}, "packed"), (AXOLOTL, {"sample_packing": False}, "padded"),
+    (LLAMA_FACTORY, {"neat_packing": True}, "packed"), (LLAMA_FACTORY, {}, "padded"),
+    (LLAMA_FACTORY, {"packing": True}, "packed")])
+def test_how_samples_fill_sequences(
+    data: dict[str, Any], more: dict[str, Any], wanted: str, tmp_path: Path
+) -> None:
+    given = {name: value for name, value in data.items() if "packing" not in name}
+    found = read(tmp_path, {**given, **more}, model="llama3-8b", devices=8)
+    assert found.job.packing == wanted
+    assert any("state no --lengths" in note for note in found.notes) == ("packing" in more)
+    with pytest.raises(InputError, match="packing: got 'yes please'; allowed: true, false"):
+        read(tmp_path, {**given, "sample_packing": "yes please"}, model="llama3-8b", devices=8)
+
+
 @pytest.mark.parametrize(("data", "name", "value", "message"), [
     (LLAMA_FACTORY, "finetuning_type", "freeze", "finetuning_type: got 'freeze'; allowed: full, l"),
     (AXOLOTL, "adapter", "llama-adapter", "adapter: got 'llama-adapter'; allowed: none, lora, ql"),

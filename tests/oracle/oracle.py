@@ -12,7 +12,8 @@ choice, ``_O`` an option (a choice, a recompute policy and two cuts), ``_P`` a r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -21,10 +22,11 @@ from oracle_crossed import crossed
 from oracle_interleaved import interleaved, wrapped, wrapped_links
 from oracle_listing import Question, Wrap
 from oracle_plans import Answer, Found, Key, Priced, Ranked, later, read_stage, write_stage
-from oracle_prices import Pricer, Run
+from oracle_prices import Pricer, Run, waits_of
 from oracle_rules import FULL, Choice, Outer, Policy, shards
 from oracle_schedules import SCHEDULES, Behind, Schedule
 
+from nest.costs.imbalance import ALONE, Waits
 from nest.inputs import Cluster, Configuration, Job, SearchSpace, StageConfiguration
 from nest.model import Chain
 
@@ -46,7 +48,10 @@ def price(chain: Chain, cluster: Cluster, job: Job, plan: Configuration) -> Pric
     cuts = check(Question(chain, cluster, job, SearchSpace(schedule=plan.schedule)), plan, stages)
     order = plan.order or tuple(range(len(chain)))
     pricer = Pricer(chain, cluster, job, [(outer, c) for c, _ in stages],
-                    [policy for _, policy in stages])
+                    [policy for _, policy in stages], waits_of(
+                        plan.pp, plan.schedule, [s.zero for s in plan.stages],
+                        [s.shard for s in plan.stages])
+                    if job.uneven else ALONE)
     runs: list[list[Run]] = []
     for s, (stage, (_, policy)) in enumerate(zip(plan.stages, stages, strict=True)):
         tables = [pricer.run(order[i:j], sum(1 << n for n in order[:i]), [policy], plan.pp > 1)
@@ -152,14 +157,54 @@ def solve(
     Ties go to the schedule and to the plan with fewer stages that are listed first.
     """
     question = Question(chain, cluster, job, space or SearchSpace())
+    plans, found = 0, list[Found]()
+    for part, waits, counted in parted(question):
+        fitting, best = listed(part, waits)
+        plans, found = plans + fitting * counted, found + best
+    found.sort(key=lambda x: x.seconds)
+    unlike: dict[tuple[object, ...], Found] = {}
+    for one in found:
+        unlike.setdefault(apart(one.key, job), one)
+    found = list(unlike.values())
+    return Answer(plans, tuple(Ranked(x.seconds, x.key, x.configuration()) for x in found[:top]))
+
+
+def parted(question: Question) -> Iterator[tuple[Question, Waits, bool]]:
+    """Parts of a question in which ranks wait alike for longer samples, and whether to count its
+    plans: wider parts hold those of narrower ones too, priced too high."""
+    space, job = question.space, question.job
+    if not job.uneven:
+        yield question, ALONE, True
+        return
+    zeros = [zero for zero in range(4) if space.allows("zero", zero)]
+    for pp in range(1, question.deepest + 1):
+        names = space.schedules if space.allows("pp", pp) else ()
+        for slack in ({"1f1b"}, {"gpipe"}, {*names} - {"1f1b", "gpipe"}):
+            own = [name for name in names if pp == 1 or name in slack]
+            if not own or (pp == 1 and "1f1b" not in slack):
+                continue
+            part = space.replace(pp=pp, schedule=own)
+            for most, shard in ((2, None), (3, "dp_in"), (3, None)):
+                some = [zero for zero in zeros if zero <= most]
+                if not some or (shard and not space.allows("shard", shard)):
+                    continue
+                inside = part.replace(zero=some) if shard is None else part.replace(
+                    zero=some, shard=shard)
+                waits = waits_of(pp, own[0], [most], [shard or "dp"])
+                yield replace(question, space=inside), waits, most == 3 and shard is None
+
+
+def listed(question: Question, waits: Waits) -> tuple[int, list[Found]]:
+    """How many plans fit, and the best of each key."""
     if question.counts()[0] > MOST_ENTRIES:
         raise MemoryError("too many plans to list")
     rows = list(question.choices())
     if not rows:
-        return Answer(0, ())
+        return 0, []
     policies = sorted({policy for i, j in question.pairs
                        for policy in question.policies(question.layers(i, j))}, key=repr)
-    pricer = Pricer(chain, cluster, job, [(question.outers[o], c) for o, c in rows], policies)
+    pricer = Pricer(question.chain, question.cluster, question.job,
+                    [(question.outers[o], c) for o, c in rows], policies, waits)
     plans, found = 0, list[Found]()
     if question.trees:
         table = Table(question, pricer, rows)
@@ -171,12 +216,7 @@ def solve(
             wrapped(question, pricer, rows),
             crossed(question) if "dualpipe" in question.space.schedules else (0, [])):
         plans, found = plans + fitting, found + best
-    found.sort(key=lambda x: x.seconds)
-    unlike: dict[tuple[object, ...], Found] = {}
-    for one in found:
-        unlike.setdefault(apart(one.key, job), one)
-    found = list(unlike.values())
-    return Answer(plans, tuple(Ranked(x.seconds, x.key, x.configuration()) for x in found[:top]))
+    return plans, found
 
 
 def apart(key: Key, job: Job) -> tuple[object, ...]:

@@ -17,6 +17,7 @@ from oracle_rules import FULL, NONE, Choice, Outer, Policy, shards, shared_level
 
 from nest.costs.choices import Body, StageSetting, State
 from nest.costs.compute import Machine
+from nest.costs.imbalance import ALONE, Meeting, Waits
 from nest.costs.layer import layer_costs
 from nest.costs.network.collectives import Group, Network
 from nest.inputs import Cluster, Job, Stack
@@ -132,12 +133,26 @@ PARTS = {
 """Of which costs of a layer a price is the sum, where it is not one of them."""
 
 
+def waits_of(pp: int, schedule: str, zeros: Sequence[int], shards: Sequence[str]) -> Waits:
+    """How ranks wait for longer samples: stages count as the next of 1, 2, 3, 4, 6, 8, 12, ...; one
+    with ZeRO-3 makes all that share parameters wait in each micro-batch, or those of its block
+    where all stages that shard do so inside blocks.
+    """
+    meet: Meeting = "step"
+    if 3 in zeros:
+        sharding = {shard for zero, shard in zip(zeros, shards, strict=True) if zero}
+        meet = "block" if sharding == {"dp_in"} else "all"
+    stages = min(n for k in range(8) for n in (2**k, 3 * 2**k) if n >= pp)
+    return Waits(stages, {"1f1b": "none", "gpipe": "all"}.get(
+        schedule if pp > 1 else "", "some"), meet)  # type: ignore[arg-type]
+
+
 class Pricer:
     """Prices of all layers under all choices, each choice under its outer choice."""
 
     def __init__(
         self, chain: Chain, cluster: Cluster, job: Job, rows: Sequence[tuple[Outer, Choice]],
-        policies: Sequence[Policy],
+        policies: Sequence[Policy], waits: Waits = ALONE,
     ) -> None:
         self.chain, self.cluster, self.job, self.policies = chain, cluster, job, policies
         self.network = Network(
@@ -151,7 +166,8 @@ class Pricer:
         )
         self.fabric = fabric(cluster)
         devices = (cluster.device, *cluster.types)
-        self.settings = [StageSetting(Machine(device, job.stack, job.precision), self.network, job)
+        self.settings = [StageSetting(Machine(device, job.stack, job.precision), self.network, job,
+                                      waits=waits)
                          for device in devices]
         used = 1.0 - job.stack.fragmentation - job.memory_margin
         self.limits = [device.memory * used - device.memory_reserved - job.stack.workspace
@@ -194,8 +210,8 @@ class Pricer:
                 groups = self.fabric.seen(
                     outer, c.start, c.size, s.tp, s.cp, (s.ep, s.etp), found, s.inner)
             tied = self.between(outer, 0, outer.stride - 1)
-            # Who has samples of its own, where they differ in length.
-            own = outer.outer_dp * s.dp_in if self.job.lengths else 1
+            # Who has samples of its own, where they differ in length: all, and in the block.
+            own = (outer.outer_dp * s.dp_in, s.dp_in) if self.job.lengths else (1, 1)
             self._groups[place] = (*tied, self.device(c.start), own, *groups)
         samples = 0.0  # of a step, for which a device of a pipeline has buffers
         if self.job.stack.receives_all:
@@ -231,7 +247,7 @@ class Pricer:
             groups = [arrays(column, times) for column in columns[14:-1]]
             codes = np.tile(self.codes, len(rows))
             body = Body(samples, tp, sp, cp, inner, gather, ep, etp, codes, *groups[:5],
-                        replicas=np.repeat(columns[13], times))
+                        *np.repeat(np.array(columns[13]), times, axis=0).T)
             found[device] = rows, body, State(
                 tp, ep, etp, *state, *groups[5:-1], all_group=self.reducing(groups[-1]))
         return found

@@ -98,7 +98,8 @@ def cost(
         gather=np.array([gather]),
         ep=np.array([ep]), etp=np.array([etp]), recompute=np.array([recompute]),
         tp_group=group(tp), swap_group=group(inner), cp_group=group(cp // inner),
-        ep_group=group(ep), etp_group=group(etp), replicas=np.array([outer * dp]),
+        ep_group=group(ep), etp_group=group(etp),
+        replicas=np.array([outer * dp]), near=np.array([dp]),
     )
     inner, inner_expert = dp * cp, dp * cp * tp // (ep * etp)
     state = State(

@@ -18,6 +18,7 @@ import nest
 from nest.errors import InputError, OutputError
 from nest.evaluation.evaluate import chain_of
 from nest.inputs import Failures
+from nest.replanning.goodput import goodput_of
 from nest.replanning.renewal import expected
 from nest.studies.charts import front_figure, heat_map, objective_of, pair_of, sensitivity_figure
 from nest.studies.points import Points, combinations
@@ -507,6 +508,29 @@ def test_failures_decide_days_and_money(tmp_path):
     assert row["money"] == pytest.approx(24 * row["days"] * hour)
     with pytest.raises(InputError, match="productive: got 0.5 beside failures; allowed: one"):
         load_study({**study, "train": {**train, "productive": 0.5}})
+
+
+@pytest.mark.kernels
+def test_points_go_on_with_smaller_plans(tmp_path):
+    """Each point as the goodput of its plan says, with smaller plans of the study's own space."""
+    failures = {"device": "200 h", "repair": "20 h", "spares": 0, "node_devices": 1}
+    train = {"tokens": 1e15, "failures": failures, "smaller": True}
+    study = {**STUDY, "axes": {"job.global_batch": [840]}, "space": {"tp": 1, "pp": 1},
+             "train": train, "objectives": ["tokens_per_day"]}
+    with sweep(study, tmp_path / "o", engine="inline").results() as results:
+        row, = results.rows()
+    plan = nest.plan(nest.load_model(study["model"]), nest.load_cluster(study["cluster"]),
+                     nest.Job(global_batch=840, seq_len=128), nest.SearchSpace(tp=1, pp=1))
+    alone = goodput_of(plan, Failures(**failures), lambda left: nest.plan(
+        plan.inputs.model, left, plan.inputs.job, nest.SearchSpace(tp=1, pp=1)))
+    waiting = expected(Failures(**failures), plan.inputs.cluster, plan.inputs.job,
+                       chain_of(plan.inputs.model))
+    assert row.figures.productive == pytest.approx(alone.goodput)
+    assert row.figures.productive > 1.05 * waiting.productive
+    with pytest.raises(InputError, match="prove: got a study with train.smaller"):
+        sweep(study, tmp_path / "o", engine="inline", prove=True)
+    with pytest.raises(InputError, match="smaller: got true; allowed: false without failures"):
+        load_study({**study, "train": {"tokens": 1e15, "smaller": True}})
 
 
 def iter_points(study):

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from nest.costs.compute import Array, Machine
 from nest.costs.host import HERE, Away
+from nest.costs.imbalance import ALONE, Waits
 from nest.costs.network.collectives import Group, Network
 from nest.costs.network.fabric import Fabric
 from nest.inputs.cluster import Cluster
@@ -71,6 +72,8 @@ class Body(NamedTuple):
     etp_group: Group
     replicas: NDArray[np.int64] | None = None
     """Groups of ranks with samples of their own, of which the busiest is priced; None: the mean."""
+    near: NDArray[np.int64] | None = None
+    """Those of them in a block."""
 
     @property
     def groups(self) -> tuple[Group, ...]:
@@ -81,7 +84,8 @@ class Body(NamedTuple):
         """Select configurations."""
         columns: list[Any] = [column[rows] for column in self[:8]]
         columns += [self.recompute, *(group.take(rows) for group in self.groups)]
-        columns.append(None if self.replicas is None else self.replicas[rows])
+        columns += [None if column is None else column[rows]
+                    for column in (self.replicas, self.near)]
         return Body(*columns)
 
 
@@ -145,8 +149,8 @@ class StageSetting:
     network: Network
     job: Job
     away: Away = HERE
-    above: float = 0.0
-    """Standard deviations by which the busiest rank's samples are longer than expected."""
+    waits: Waits = ALONE
+    """How ranks wait for those with longer samples."""
 
 
 def network(cluster: Cluster) -> Network:
@@ -163,17 +167,20 @@ def network(cluster: Cluster) -> Network:
 
 
 def setting(
-    cluster: Cluster, job: Job, type_number: int = 0, away: Away = HERE
+    cluster: Cluster, job: Job, type_number: int = 0, away: Away = HERE, waits: Waits = ALONE
 ) -> StageSetting:
     """Inputs that all stages of a plan on one device type share."""
     device = cluster.device_types[type_number]
-    return StageSetting(Machine(device, job.stack, job.precision), network(cluster), job, away)
+    return StageSetting(Machine(device, job.stack, job.precision), network(cluster), job, away,
+                        waits)
 
 
-@lru_cache(maxsize=16)
-def settings(cluster: Cluster, job: Job, away: Away = HERE) -> tuple[StageSetting, ...]:
+@lru_cache(maxsize=64)
+def settings(
+    cluster: Cluster, job: Job, away: Away = HERE, waits: Waits = ALONE
+) -> tuple[StageSetting, ...]:
     """:func:`setting` of each device type of a cluster, resolved once for all prices."""
-    return tuple(setting(cluster, job, number, away)
+    return tuple(setting(cluster, job, number, away, waits)
                  for number in range(len(cluster.device_types)))
 
 
@@ -219,7 +226,7 @@ def bodies(
         # A recurrence exchanges heads over these, too.
         fabric.inside(*site, tp * inner, cp // inner, cp > inner),
         fabric.inside(*site, etp, ep, ep > 1), fabric.inside(*site, one, etp),
-        replicas=site.outer_dp * (site.block // (tp * cp)),
+        replicas=site.outer_dp * (site.block // (tp * cp)), near=site.block // (tp * cp),
     )
 
 

@@ -24,7 +24,7 @@ from nest.costs.compute import (
     memory_seconds,
     scores_seconds,
 )
-from nest.costs.imbalance import Keys, busiest
+from nest.costs.imbalance import MEETINGS, Keys, Ranks, busiest
 from nest.costs.loss import FORMS, parts
 from nest.costs.memory import recipe
 from nest.model import EXPERT, Layer, Operator, Traffic, spans
@@ -356,11 +356,15 @@ def seen_keys(op: Operator, layer: Layer, s: StageSetting, backward: bool) -> li
 
 
 def busiest_rank(op: Operator, layer: Layer, c: Body, s: StageSetting) -> Array:
-    """Pairs of the rank that a step waits for, over the mean; see :func:`busiest`."""
+    """Pairs that a step waits for, over the mean; see :func:`busiest`."""
     every = seen_keys(op, layer, s, False)
-    if c.replicas is None or len(every) == 1:
+    if c.replicas is None or c.near is None or len(every) == 1:
         return np.ones(len(c.tp))
-    return busiest(every, float(s.job.global_batch * s.job.seq_len), c.replicas, s.above)
+    experts = np.minimum(c.near, np.maximum(1, c.ep * c.etp // (c.tp * c.cp)))
+    batches = np.int64(s.job.global_batch) // (c.replicas * c.samples).astype(np.int64)
+    meet = [np.where(c.ep > 1, experts, 1), c.near, c.replicas][:1 + MEETINGS.index(s.waits.meet)]
+    return busiest(every, Ranks(c.replicas, batches, float(s.job.global_batch * s.job.seq_len)),
+                   meet, s.waits)
 
 
 def attention(

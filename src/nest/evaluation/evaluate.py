@@ -18,7 +18,7 @@ from nest.evaluation.feasibility import check, shortages
 from nest.evaluation.plans import Inputs, Parallelism, Plan, Stage, StageMemory, StageTime
 from nest.evaluation.ranks import stage_by_stage
 from nest.evaluation.stages import Pricing, StagePrice, body_of, layers_of, state_of
-from nest.evaluation.uneven import uneven, waiting_doubt
+from nest.evaluation.uneven import waiting_doubts
 from nest.inputs.arguments import need
 from nest.inputs.cluster import Cluster
 from nest.inputs.configuration import Configuration, StageConfiguration
@@ -94,11 +94,11 @@ def priced(chain: Chain, cluster: Cluster, job: Job, configuration: Configuratio
     broken = (*wrong_devices(cluster, job), *not_runnable(chain, job, configuration))
     needs = launch_needs(chain, job, configuration)
     known = sureness(time.total, chain, cluster, job, configuration)
-    lengths = uneven(job, configuration, time.total, lambda above: _step(
-        Pricing(chain, cluster, job, above), configuration)[2].total)
+    spread = _step(Pricing(chain, cluster, job, above=1.0), configuration)[
+        2].total - time.total if job.uneven else None
     return Plan(
         step_time_s=time.total,
-        step_spread_s=lengths and lengths.spread,
+        step_spread_s=spread,
         samples_per_s=samples,
         tokens_per_s=samples * (job.tokens / job.global_batch),
         mfu=model_flop(chain, job.seq_len, job.samples) * job.global_batch / (peak * time.total),
@@ -110,7 +110,7 @@ def priced(chain: Chain, cluster: Cluster, job: Job, configuration: Configuratio
         confidence=known.confidence,
         doubts=(*doubts(chain, cluster, job, configuration.offload),
                 *frozen_stages(chain, configuration), *swapped_heads(chain, configuration),
-                *waiting_doubt(lengths),
+                *waiting_doubts(job, configuration),
                 *crowded(configuration, stages, cluster, job.memory_margin)),
         runnable=_runnable(chain, job, broken),
         not_runnable=broken,

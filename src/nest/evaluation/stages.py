@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -27,6 +27,7 @@ from nest.costs.choices import (
     states,
 )
 from nest.costs.host import kept_away
+from nest.costs.imbalance import ALONE, Waits, waits_of
 from nest.costs.layer import LayerCosts, layer_costs
 from nest.costs.memory import limit_bytes
 from nest.costs.network.fabric import Fabric, fabric_of
@@ -152,19 +153,23 @@ class Pricing:
         self.fabric = fabric_of(cluster)
         types = cluster.device_types
         self._stacks = job.stack, job.stack.of_stages(2)
-        self._settings: dict[str, tuple[StageSetting, ...]] = {}
+        self._settings: dict[tuple[str, Waits], tuple[StageSetting, ...]] = {}
         self._limits = [limit_bytes(device, job) for device in types]
         self._sizes: dict[tuple[int, tuple[int, ...] | None], float] = {}
         self._priced: dict[tuple[Any, ...], Layers] = {}
 
     def setting(self, plan: Configuration, stage: StageConfiguration) -> StageSetting:
         """The setting of the devices of a stage."""
-        known = self._settings
-        if plan.offload not in known:
+        key = plan.offload, self.waits(plan)
+        if key not in self._settings:
             gone = kept_away(self.chain, plan.offload)
-            known[plan.offload] = tuple(replace(one, above=self._above) for one in settings(
-                self.cluster, self.job, gone))
-        return known[plan.offload][self.cluster.type_at(stage.devices[0])]
+            self._settings[key] = settings(self.cluster, self.job, gone, key[1])
+        return self._settings[key][self.cluster.type_at(stage.devices[0])]
+
+    def waits(self, plan: Configuration) -> Waits:
+        """How ranks wait for those with longer samples."""
+        return ALONE if not self.job.uneven else waits_of(plan.pp, plan.schedule, (
+            (stage.zero, stage.shard) for stage in plan.stages), self._above)
 
     def stack(self, plan: Configuration) -> Stack:
         """The software, as it overlaps traffic in a pipeline of so many stages."""
@@ -203,7 +208,8 @@ class Pricing:
         degrees = (getattr(stage, name) for name in _DEGREES)
         return (plan.outer_dp, plan.stride, plan.micro_batch, plan.schedule, plan.offload,
                 stop - start, self.fabric.place(start, plan.outer_dp, plan.stride),
-                way_to_twin(stage, plan, self.fabric), self.cluster.type_at(start), *degrees)
+                way_to_twin(stage, plan, self.fabric), self.cluster.type_at(start),
+                self.waits(plan), *degrees)
 
     def _layers(
         self, plan: Configuration, stage: StageConfiguration, pairs: Iterable[tuple[int, int]]

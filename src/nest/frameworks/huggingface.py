@@ -19,6 +19,7 @@ from nest.frameworks.settings import Plain, nested, tables_of
 from nest.frameworks.source import FileDescription, Source, understood
 from nest.frameworks.translated import settings_of
 from nest.inputs.files import read_text
+from nest.inputs.lengths import Packing
 from nest.inputs.trainable import Trainable
 from nest.units import shorten
 
@@ -79,10 +80,34 @@ def read(source: Source, body: str | None = None) -> FileDescription:
                          "allowed: false, or bf16 (training in 32 bits by tf32 has no price)")
     length = next(given[name] for name in _LENGTHS if name in defaults)
     words = tuple(f"--{name}={value}" for name, value in settings.items())
+    packing = _packing(there, source, notes)
     found = _read(source, body or _beside(source, named), words, length, notes)
+    found = found._replace(job={**found.job, "packing": packing})
     if trained is None:
         return found
     return found._replace(model=found.model.replace(trainable=trained))
+
+
+def _packing(there: Plain, source: Source, notes: list[str]) -> Packing:
+    """How samples fill sequences, which counts where the job's lengths are stated.
+
+    Axolotl packs with boundaries (axolotl-ai-cloud/axolotl@067b021
+    src/axolotl/utils/schemas/config.py, sample_packing), LLaMA-Factory with neat_packing alone
+    (hiyouga/LLaMA-Factory@ff6d4d1 src/llamafactory/hparams/data_args.py, packing, neat_packing).
+
+    Raises
+    ------
+    InputError : a flag is not true, false or nothing.
+    """
+    given = {name: there.get(name) for name in ("sample_packing", "packing", "neat_packing")}
+    for name, value in given.items():
+        if value not in (None, True, False):
+            raise InputError(f"{source.where}: {name}: got {shorten(value)}; allowed: true, false")
+    given["packing"] = given["packing"] or there.get("stage") == "pt"
+    if given["packing"] and not given["neat_packing"]:
+        notes.append("packing without neat_packing: attention sees whole sequences, whatever "
+                     "samples they have; state no --lengths")
+    return "packed" if any(given.values()) else "padded"
 
 
 def _trainable(there: Plain, defaults: Plain, source: Source) -> Trainable | None:

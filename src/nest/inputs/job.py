@@ -564,6 +564,11 @@ class Job(Description):
         return self.lengths if self.packing == "packed" else None  # type: ignore[return-value]
 
     @property
+    def uneven(self) -> bool:
+        """Whether attention takes some sequences longer than others."""
+        return self.stack.flash_attention and len(self.samples or ()) > 1
+
+    @property
     def tokens(self) -> float:
         """Those of the samples of a step, without padding."""
         padded = self.lengths is not None and self.packing == "padded"

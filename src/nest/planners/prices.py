@@ -138,7 +138,8 @@ class PlannerPrices:
 
     def _stage(self, plan: Configuration, stage: StageConfiguration) -> StagePrice:
         place = self._pricing.fabric.place(stage.devices[0], plan.outer_dp, plan.stride)
-        outer, degrees = (plan.micro_batch, plan.outer_dp, plan.stride, place), degrees_of(stage)
+        outer = (plan.micro_batch, plan.outer_dp, plan.stride, place, self._pricing.waits(plan))
+        degrees = degrees_of(stage)
         key = (stage.chunks, degrees, plan.order, outer)
         if key not in self._stages:
             known = self._layers.setdefault((degrees[:11], outer), {})

@@ -15,7 +15,7 @@ from nest.evaluation.evaluate import chain_of
 from nest.evaluation.plan_file import load_plan
 from nest.evaluation.plans import Plan
 from nest.evaluation.stages import layers_of
-from nest.inputs import SearchSpace
+from nest.inputs import Cluster, SearchSpace
 from nest.inputs.base import Shown, Written
 from nest.inputs.failures import Failures
 from nest.inputs.loading import load_failures
@@ -137,7 +137,17 @@ def goodput(
     ----------
     See :mod:`nest.replanning.renewal`.
     """
-    before, known = load_plan(plan), load_failures(failures)
+    before = load_plan(plan)
+
+    def ask(left: Cluster) -> Plan:
+        return fastest(before.inputs.subject, left, before.inputs.job, SearchSpace(),
+                       threads=threads, time_limit=time_limit)
+
+    return goodput_of(before, load_failures(failures), ask if replan else None)
+
+
+def goodput_of(before: Plan, known: Failures, ask: Callable[[Cluster], Plan] | None) -> Goodput:
+    """:func:`goodput`; ``ask``: the plan of what is left of the cluster; None: the job waits."""
     cluster = before.inputs.cluster
     each = known.node_size(cluster)
     nodes = -(-cluster.size // each)
@@ -146,11 +156,9 @@ def goodput(
     found = _steps(rate, before.step_time_s, saved, known.restart)
     missing = Missing(rates, known.repair, nodes, 0)
 
-    def ask(lost: int) -> float:
-        return _speed(before, lost * each, threads, time_limit)
-
-    plans = tuple(SmallerPlan(lost=lost, speed=ask(lost))
-                  for lost in (_wanted(missing, known.spares or 0) if replan else ()))
+    plans = () if ask is None else tuple(
+        SmallerPlan(lost=lost, speed=_speed(before, lost * each, ask))
+        for lost in _wanted(missing, known.spares or 0))
     ways = (renewal.never, *([_of(plans)] if plans else ()))
     staffings = renewal.staffings(missing, known.spares, ways, saved.pause + known.restart)
     best = renewal.best_staffing(staffings, nodes)
@@ -228,7 +236,7 @@ def _of(plans: tuple[SmallerPlan, ...]) -> Callable[[int], float]:
     return speed
 
 
-def _speed(plan: Plan, lost: int, threads: int | None, time_limit: float | None) -> float:
+def _speed(plan: Plan, lost: int, ask: Callable[[Cluster], Plan]) -> float:
     """Tokens/s without the last devices, over those of the plan."""
     from nest.network.hierarchy import device_names
     from nest.network.losses import left_of
@@ -236,8 +244,6 @@ def _speed(plan: Plan, lost: int, threads: int | None, time_limit: float | None)
     names = device_names(plan.inputs.cluster)
     left = left_of(plan.inputs.cluster, names[-lost:])
     try:
-        found = fastest(plan.inputs.subject, left.cluster, plan.inputs.job, SearchSpace(),
-                        threads=threads, time_limit=time_limit)
+        return plan.step_time_s / ask(left.cluster).step_time_s
     except InfeasibleError:
         return 0.0
-    return plan.step_time_s / found.step_time_s

@@ -24,10 +24,10 @@ BEYOND: tuple[Schedule, ...] = ("dualpipe",)
 
 SCHEDULES: dict[str, Closed | Path] = {
     "1f1b": Closed(
-        all_forward=False, ahead=orders.ahead_in_turn, alone=True,
+        all_forward=False, ahead=orders.ahead_in_turn, alone=True, slack="none",
         label="1F1B", names={"torchtitan": "1F1B"}),
     "gpipe": Closed(
-        all_forward=True, ahead=orders.all_ahead, alone=True,
+        all_forward=True, ahead=orders.all_ahead, alone=True, slack="all",
         label="GPipe", names={"torchtitan": "GPipe"}, written=r"gpipe"),
     "interleaved": Path(
         orders.write_interleaved, orders.ahead_in_turn, grouped=True,
@@ -56,7 +56,7 @@ SCHEDULES: dict[str, Closed | Path] = {
         label="V-Half", written=r"v-?half"),
     "v-min": Path(
         controlled.write_v_min, listed=True, split=True, placement="folded", lean=True,
-        least_chunks=2, most_chunks=2, most_zero=2,
+        least_chunks=2, most_chunks=2, most_zero=2, slack="none",
         label="V-Min", written=r"v-?min"),
     "dualpipev": Path(
         orders.write_dualpipev, orders.ahead_dualpipev, split=True, placement="folded",

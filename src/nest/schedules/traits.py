@@ -13,6 +13,12 @@ ends."""
 MANY = 10**4
 
 
+Slack = Literal["none", "some", "all"]
+"""Whether a pass may be late without delaying the step, where micro-batches take unlike times: not
+where each stage has as few micro-batches in flight as keep it busy; where it has more; where all
+forwards come first."""
+
+
 class Hop(NamedTuple):
     """Handing a micro-batch to the next stage, and its gradient back; seconds."""
 
@@ -54,6 +60,7 @@ class Traits:
     most_zero: int = 3
     """Largest ZeRO stage: parameters that are gathered for every pass are not priced between the
     parts of a backward."""
+    slack: Slack = "some"
     written: str = ""
     """Pattern of cells that name it in tables of runs."""
     names: Mapping[str, str] = field(default_factory=dict, hash=False)

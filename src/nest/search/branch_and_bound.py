@@ -158,7 +158,7 @@ def _phases(
     """Phases in the order of their search; ``any_plan``: the widest part first."""
     parts = control.cache.of(
         ("parts", Identity(query.chain), query.cluster.size, query.job, query.space,
-         query.beyond_stack), lambda: parts_of(query))
+         query.beyond_stack, query.waits), lambda: parts_of(query))
     base = cache(lambda part: formulate(query, part, control.cache, each_of))
 
     def phase(part: SpacePart) -> Phase:
@@ -170,7 +170,7 @@ def _phases(
                 ] if listed else []
 
     found = [phase(part) for part in (reversed(parts) if any_plan else parts)]
-    if below == np.inf and not any_plan and not parts[-1].own:
+    if below == np.inf and not any_plan and not parts[-1].own and query.waits is None:
         early = query.chain.experts is None and not _even(query.cluster.size)
         at = 0 if early else -1
         found[at] = found[at]._replace(draft=draft_of(query.space, query.chain))
@@ -187,11 +187,16 @@ def parts_of(query: Query) -> list[SpacePart]:
     """
     chain, space, devices = query.chain, query.space, query.cluster.size
     rules = query.job.stack.capabilities
-    every = _part(None, [one for one in pipelines(chain, space, devices, False)
+
+    def listed(own: bool, *known: Capabilities) -> list[Pipeline]:
+        return [one for one in pipelines(chain, space, devices, own, *known)
+                if query.may_be(one.schedule, one.pp)]
+
+    every = _part(None, [one for one in listed(False)
                          if copies(one.schedule) == 1 or query.job.optimizer != "muon"])
     if rules is None:
         return [every]
-    own = pipelines(chain, space, devices, True, rules)
+    own = listed(True, rules)
     if not query.beyond_stack:
         return [_part(rules, own)]
     more = [one for one in own

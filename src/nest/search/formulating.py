@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from nest.costs.choices import Site, StageSetting, settings
 from nest.costs.host import kept_away
+from nest.costs.imbalance import ALONE
 from nest.costs.network.fabric import Fabric, fabric_of
 from nest.inputs.offload import Offload
 from nest.records import AHEAD, BACK, STATE, rows_of
@@ -81,7 +82,8 @@ def formulate(
     """
     cache = Cache() if cache is None else cache
     fabric = fabric_of(query.cluster, Twins(*compiled.load(())[0].routes))
-    rates = settings(query.cluster, query.job, kept_away(query.chain, query.offload))
+    rates = settings(query.cluster, query.job, kept_away(query.chain, query.offload),
+                     query.waits or ALONE)
     choices = enumerated(query, part, cache, fabric, rates)
     layouts = layouts_of(choices, part, cache)
     choices.candidates.price_places(each_of)

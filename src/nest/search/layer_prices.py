@@ -265,8 +265,8 @@ def grouped(
     here = site if fabric.by_links else site[1:2]  # what groups inside a block depend on
     device = fabric.types(rows.start)
     # Where samples differ in length, ranks with samples of their own count.
-    owners = [site.outer_dp * (rows.block // splits.width[rows.split])
-              ] if candidates.job.samples else []
+    near = rows.block // splits.width[rows.split]
+    owners = [site.outer_dp * near, near] if candidates.job.samples else []
     one, body_of = distinct_rows(*here, rows.samples, rows.split, rows.pair, *owners)
     machine = device[one]
     split, pair = rows.split[one], rows.pair[one]

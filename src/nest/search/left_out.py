@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 from nest.costs.network.placement import strides
 from nest.evaluation.plans import LeftOut
@@ -15,6 +16,7 @@ from nest.inputs.capabilities import Capabilities
 from nest.inputs.choices import CHOICES
 from nest.model.legality import divisors
 from nest.schedules.registry import BEYOND, SCHEDULES, UNLIKE
+from nest.search.branch_and_bound import parts_of
 from nest.search.candidates import Candidates
 from nest.search.cut_lists import LONGEST, MOST_WAYS, any_cuts, is_free
 from nest.search.policies import policies_of, runnable_policies
@@ -34,6 +36,8 @@ def left_out(f: Formulation, rules: Capabilities | None) -> tuple[LeftOut, ...]:
     f : of the whole space.
     rules : of the stack, if its space alone is searched.
     """
+    if f.query.waits is not None:  # all that is searched, in whichever part
+        f = replace(f, part=parts_of(f.query.replace(waits=None))[-1])
     found = dict[str, str]()
     chain, space = f.query.chain, f.query.space
     for part in (_stages(f, rules), _schedules(f, rules), _cuts(f, rules),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from nest.costs.imbalance import Waits, waits_of
 from nest.inputs.base import FrozenDict
 from nest.inputs.capabilities import Capabilities
 from nest.inputs.choices import ChosenValues
@@ -35,6 +36,8 @@ class Query:
     """What is kept in the memory of the hosts: one of those that the space names."""
     choices: ChosenValues = FrozenDict()
     """Values of the stack's choices that ``job`` has and the question's job has not."""
+    waits: Waits | None = None
+    """Plans in which ranks with unlike samples wait so; None: samples are alike."""
     spare_host: bool = False
     """Count bytes on a host as so many of a device that no plan fills the host: too many, so that
     plans that fit may be left out."""
@@ -43,6 +46,12 @@ class Query:
     def rules(self) -> Capabilities | None:
         """What the training software can run; None: everything is searched."""
         return None if self.beyond_stack else self.job.stack.capabilities
+
+    def may_be(self, schedule: str, pp: int) -> bool:
+        """Whether plans of a schedule with so many stages are asked for."""
+        waits = self.waits
+        return self.space.allows("pp", pp) and (waits is None or waits == waits_of(
+            pp, schedule, ())._replace(meet=waits.meet))
 
     def replace(self, **changes: Any) -> Query:
         """The same with other values of some fields."""

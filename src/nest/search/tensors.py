@@ -24,6 +24,7 @@ from nest.records import AHEAD, BACK, STATE, rows_of
 from nest.records.problems import Problem, Spans
 from nest.records.tables import Tables
 from nest.schedules.chunk import STATE_RESIDENT
+from nest.schedules.registry import SCHEDULES
 from nest.search.candidates import Candidates, Listing, Outer
 from nest.search.layer_prices import LayerPrices
 from nest.search.layouts import Layouts
@@ -53,7 +54,7 @@ class Choices:
     @cached_property
     def depths(self) -> Bools:
         """(L+1,) numbers of stages."""
-        return np.array([d > 0 and self.query.space.allows("pp", d)
+        return np.array([d > 0 and any(self.query.may_be(name, d) for name in SCHEDULES)
                          for d in range(self.signatures.cuts + 1)])
 
     @cached_property

@@ -56,7 +56,8 @@ def schedules_of(f: Formulation) -> list[str]:
     """Nodes of each outer choice: schedules of stages that may differ, and alike stages."""
     differ = not f.part.own and f.copies == 1
     unlike = [name for name in f.query.space.schedules
-              if name in UNLIKE and differ and f.query.space.allows("vpp", 1)]
+              if name in UNLIKE and differ and f.query.space.allows("vpp", 1)
+              and any(f.query.may_be(name, pp) for pp in np.flatnonzero(f.choices.depths).tolist())]
     return [*unlike, *([ALIKE] if f.part.pipelines else [])]
 
 

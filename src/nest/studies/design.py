@@ -94,6 +94,7 @@ class _Family:
     """All designs of a study."""
 
     def __init__(self, study: Study) -> None:
+        study.need_waiting("design")
         names = [*study.axes]
         asked, train = study.together, study.train
         place = names.index(asked.axis) if asked is not None else -1

@@ -17,6 +17,7 @@ from pydantic import Field
 from nest.errors import InfeasibleError, InputError, LimitError, NoFasterError
 from nest.inputs import Cluster, Job, Model, SearchSpace, load_cluster, load_device
 from nest.inputs.base import Description
+from nest.inputs.failures import Failures
 from nest.inputs.job import DEFAULT_STACK
 from nest.inputs.sources import CATALOG
 from nest.questions import Question, Search
@@ -53,6 +54,8 @@ class VersionedQuestion(Question):
     within: float = 0.0
     """Which plans are of use: see :class:`nest.api.OfUse`. No answer that is stored depends on
     ``below`` and ``floor``."""
+    failures: Failures | None = None
+    """Of which the answer has the share of time that trains, with smaller plans."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Sections travel as bytes, which most questions of a study share: each is packed once, and
@@ -94,6 +97,9 @@ class Outcome(Description):
     gap: float | None = None
     low: float | None = Field(None, description="seconds that no plan takes less than")
     plan: str | None = Field(None, description="degrees, a line")
+    productive: float | None = Field(None, description="share of the time that trains, with "
+                                     "smaller plans; null: they are not asked for")
+    spares: float | None = Field(None, description="spare devices then, for each of the cluster")
     seconds: float = Field(0.0, description="of a processor")
 
 
@@ -295,7 +301,7 @@ def ask(question: VersionedQuestion) -> Answered:
     plan = None
     try:
         plan = planned(question)
-        answer = _figures(plan)
+        answer = _figures(plan).unchecked(**_lasting(plan, question))
     except NoFasterError as error:
         answer = told("proved", error).unchecked(low=error.lower_bound_s)
     except InfeasibleError as error:
@@ -309,6 +315,18 @@ def ask(question: VersionedQuestion) -> Answered:
     answer = answer.unchecked(seconds=round(time.process_time() - started, 6))
     return Answered(answer.status, answer.model_dump_json(exclude_none=True),
                     None if plan is None else zlib.compress(plan.to_json(None).encode(), 6))
+
+
+def _lasting(plan: Plan, question: VersionedQuestion) -> dict[str, float]:
+    """What failures leave of the time, where plans for fewer nodes go on."""
+    from nest.replanning.goodput import goodput_of
+
+    if question.failures is None:
+        return {}
+    found = goodput_of(plan, question.failures, lambda left: planned(question.unchecked(
+        cluster=left, below=math.inf, floor=0.0, within=0.0)))
+    spares = found.spares * found.node_devices / found.devices
+    return {"productive": found.goodput, "spares": spares}
 
 
 def told(status: Status, why: object) -> Outcome:

@@ -83,8 +83,10 @@ def figures(answer: Outcome, about: About, train: Train | None) -> Figures:
     speed, step, mfu = answer.tokens_per_s, answer.step_time_s, answer.mfu
     if not speed or step is None or mfu is None:
         raise ValueError(f"got an answer {answer.status} without a plan")
-    hour, watts = about.hour, about.watts
-    days = None if train is None else train.tokens / speed / about.productive / 86400.0
+    watts, productive = about.watts, answer.productive or about.productive
+    spares = about.spares if answer.spares is None else answer.spares
+    hour = about.hour and about.hour * (1.0 + spares) / (1.0 + about.spares)
+    days = None if train is None else train.tokens / speed / productive / 86400.0
     spent = [None if days is None or found is None else days * found / step
              for found in (step, answer.low_s, answer.high_s)]
     paid = [hour * 24.0 * one if hour and one is not None else None for one in spent]
@@ -94,9 +96,8 @@ def figures(answer: Outcome, about: About, train: Train | None) -> Figures:
         tokens_per_money=speed * 3600.0 / hour if hour else None,
         tokens_per_joule=speed / watts if watts else None, days=days,
         money=paid[0], days_low=spent[1], days_high=spent[2], money_low=paid[1],
-        money_high=paid[2], tokens_per_day=speed * 86400.0 * about.productive,
-        productive=about.productive,
-        spares=round(about.spares * about.devices),
+        money_high=paid[2], tokens_per_day=speed * 86400.0 * productive,
+        productive=productive, spares=round(spares * about.devices),
         in_time=train is None or train.days is None or days is None or days <= train.days)
 
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 from pydantic import AfterValidator, Field, PrivateAttr, model_validator
 
 from nest.errors import InputError, did_you_mean
-from nest.inputs.base import Description, Freeze, Name, Number, Problems, Whole, at_most
+from nest.inputs.base import Description, Flag, Freeze, Name, Number, Problems, Whole, at_most
 from nest.inputs.cluster import Cluster
 from nest.inputs.failures import Failures
 from nest.studies.axes import AnyAxis, Choice, Expression
@@ -195,11 +195,17 @@ class Train(Description):
         None, description="how often parts fail: the share of each point follows, and `money` is "
         "that of its spare nodes too; {}: rates of Llama 3 405B")
 
+    smaller: Flag = Field(
+        False, description="with `failures`: where nodes are missing and no spare is, a plan for "
+        "those that are left trains, which is searched too; else the job waits")
+
     @model_validator(mode="after")
     def _one(self) -> Self:
         if self.productive is not None and self.failures is not None:
             raise Problems([("productive", f"got {self.productive:g} beside failures; allowed: one "
                              "of the two")])
+        if self.smaller and self.failures is None:
+            raise Problems([("smaller", "got true; allowed: false without failures")])
         return self
 
 
@@ -335,12 +341,25 @@ class Study(Description):
         whole = math.prod(len(self.listed(name)) for name in self.axes)
         return whole if self.sample is None else min(whole, self.sample.count)
 
+    def need_waiting(self, what: str) -> None:
+        """Refuse a study whose shares of time follow from plans, where they are needed before.
+
+        Raises
+        ------
+        InputError : its runs go on with smaller plans.
+        """
+        if self.train is not None and self.train.smaller:
+            raise InputError(f"{what}: got a study with train.smaller, whose shares of time follow "
+                             "from plans; allowed: without")
+
     @property
     def digest(self) -> str:
         """SHA-256 of the whole study and the version of NEST, as 64 hexadecimal digits."""
         data = self.as_dict()
         if self.together is None:
             del data["together"]  # as before there was such a field
+        if self.train is not None and not self.train.smaller:
+            del data["train"]["smaller"]
         if self.train is not None and self.train.failures is None:
             del data["train"]["failures"]  # likewise, when `productive` was 1
             data["train"]["productive"] = self.train.productive or 1.0

@@ -271,6 +271,8 @@ def sweep(
     """
     found = load_study(study)
     place = os.fspath(folder) if folder is not None else folder_of(found.name)
+    if prove or within:
+        found.need_waiting("prove" if prove else "within")
     if problem := count_problem("threads", workers):
         raise InputError(problem.replace("threads", "workers"))
     where = engine if isinstance(engine, Engine) else _engine(engine, workers)

@@ -64,6 +64,7 @@ class Goal(NamedTuple):
         ------
         InputError : the study says too little for the objective.
         """
+        study.need_waiting("goal")
         assert point.question is not None
         job = point.question.job
         chain = chain_of(point.question.subject)

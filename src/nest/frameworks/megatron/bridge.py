@@ -29,6 +29,7 @@ from nest.evaluation.plans import Plan
 from nest.frameworks.figures import Division, Figures, configuration, exchange, figures, job
 from nest.frameworks.hosts import Placed
 from nest.frameworks.launchers import LaunchScript
+from nest.frameworks.megatron import hybrid
 from nest.frameworks.megatron.read import capacity_of, modules_of, split
 from nest.frameworks.megatron.write import RECIPES as SCALINGS
 from nest.frameworks.megatron.write import (
@@ -109,6 +110,10 @@ RECIPES = {
         "recipes.qwen.h100.qwen3_moe", "qwen3_235b_a22b_pretrain_256gpu_h100_bf16_config"),
     "gpt-oss-120b": (
         "recipes.gpt_oss.h100.gpt_oss", "gpt_oss_120b_pretrain_64gpu_h100_bf16_config"),
+    "qwen3-next-80b-a3b": ("recipes.qwen.h100.qwen3_next",
+                           "qwen3_next_80b_a3b_pretrain_32gpu_h100_bf16_config"),
+    "nemotron3-nano-30b": ("recipes.nemotronh.h100.nemotron_3_nano",
+                           "nemotron_3_nano_pretrain_8gpu_h100_bf16_config"),
 }
 """Modules and functions of recipes by names of the catalog; other models need one of the user's."""
 
@@ -122,9 +127,13 @@ def figures_here(plan: Plan) -> Figures:
     modules: Any = [_WORDS.get(one, one) for one in stage.recompute_modules] or None
     kept: Any = [*away.modules] or None
     levels: Any = [int(size) for size in levels_of(stage) or ()] or None
+    letters = hybrid.pattern(model_of(plan), plan)
+    recurrent = model_of(plan).recurrence is not None
     return {
-        **figures(job, way), "virtual": way.vpp if way.vpp > 1 else None,
-        "layout": plan.layout if way.pp * way.vpp > 1 else None, "rings": stage.cp > 1,
+        **figures(job, way), "virtual": way.vpp if way.vpp > 1 else None, "pattern": letters,
+        "hybrid": letters is not None,
+        "layout": plan.layout if way.pp * way.vpp > 1 and letters is None else None,
+        "recurrent": recurrent, "mtp": model_of(plan).mtp_layers, "rings": stage.cp > 1,
         "cp_levels": levels,
         "experts": model_of(plan).moe is not None, "dispatcher": stack.dispatcher,
         "capacity": job.expert_capacity, "padded": job.expert_padding,
@@ -169,6 +178,7 @@ def _fsdp(plan: Plan) -> bool:
 def _inexpressible(plan: Plan) -> Iterator[str]:
     job, way = plan.inputs.job, plan.configuration
     yield from _unlike_adapters(model_of(plan).trainable)
+    yield from hybrid.inexpressible(model_of(plan), plan)
     if plan.layout is None and way.pp * way.vpp > 1:
         yield "layers of the chunks: pipeline_model_parallel_layout has no text for them"
     if job.optimizer != "adam":
@@ -377,7 +387,7 @@ def read(source: Source) -> FileDescription:
     notes: list[str] = []
     known: list[Setting] = [*SETTINGS, *_OVERLAP, *FORMATS, *FUSED]
     given = understood(found, known, "megatron-bridge", source, notes, (
-        *_DDP, _FULL, *SPLIT, *_GRAPHS, "model.mtp_num_layers"))
+        *_DDP, _FULL, *SPLIT, *_GRAPHS, hybrid.PATTERN, "model.mtp_num_layers"))
     if ends is not False:
         notes.append(f"no price: the first and the last layer in bf16 ({ENDS})")
     if base.name != COMMON:
@@ -388,6 +398,9 @@ def read(source: Source) -> FileDescription:
     model = named_model(source, next(
         (name for name, (_, recipe) in RECIPES.items() if recipe == base.name), None),
         "no model of the catalog is known by its recipe")
+    if hybrid.PATTERN in given and (cuts := hybrid.layout(
+            given.pop(hybrid.PATTERN), model, source.where)) is not None:
+        given["model.pipeline_model_parallel_layout"] = cuts
     if trained is not None:
         model = model.replace(trainable=trained)
     if (given.get("model.mtp_num_layers") or 0) != model.mtp_layers and \

@@ -80,7 +80,9 @@ def inexpressible(model: Model, job: Job, way: Configuration) -> Iterator[str]:
 
 def lacking(model: Model, job: Job, name: str, plain: Mapping[str, object]) -> Iterator[str]:
     """Properties of a decoder that Megatron's programs of a name have no arguments for."""
-    yield from (f"model.{one}: {name}'s GPT has no argument for it" for one in unlike(model, plain))
+    hybrids = {"recurrence": "; --to megatron-bridge has recipes of hybrids"}
+    yield from (f"model.{one}: {name}'s GPT has no argument for it{hybrids.get(one, '')}"
+                for one in unlike(model, plain))
     if model.norm_bias != (model.norm == "layernorm"):
         yield f"model.norm_bias: {name}'s LayerNorm has a bias, its RMSNorm has none"
     if model.positions and model.positions < job.seq_len:

@@ -403,7 +403,8 @@ class PointTable:
             state, of = _distinct(self.number, self.zero)
             stated = states(fabric, site.take(state), *(column[state] for column in (
                 self.tp, self.ep * self.etp, self.zero, 0 * one)))
-            bodied = bodied.take(which)._replace(recompute=self.policy)
+            # Waits for longer samples are left out of the bound.
+            bodied = bodied.take(which)._replace(recompute=self.policy, replicas=None)
             stated = stated.take(of)._replace(zero=self.zero, shard=0 * one)
             self._priced[places] = [
                 figures(layer_costs(kind, bodied, stated, grid.setting), self.zero, stack)
