@@ -42,7 +42,19 @@ FULL = {"recompute": "full"}
      {"remat_policy": "minimal"}),
     ({"zero": 3, "recompute": "selective",
       "recompute_modules": ("core_attn", "norm", "mlp_act", "mlp")},
-     {"remat_policy": "save_dot_except_mlp"}),
+     {"remat_policy": "save_dot_except_mlp", "query_proj": None}),
+    ({"zero": 3, "recompute": "selective",
+      "recompute_modules": ("core_attn", "norm", "mlp_act", "mlp", "attn_proj")},
+     {"remat_policy": "save_qkv_proj"}),
+    ({"zero": 3, "recompute": "selective",
+      "recompute_modules": ("core_attn", "norm", "mlp_act", "mlp", "qkv_linear")},
+     {"remat_policy": "save_out_proj"}),
+    ({"zero": 3, "recompute": "selective", "offload": "core_attn",
+      "recompute_modules": ("norm", "mlp_act", "mlp", "attn_proj")},
+     {"remat_policy": "custom", "query_proj": "offload", "value_proj": "offload",
+      "context": "device", "out_proj": None, "mlpwi_0": None, "decoder_layer_input": None}),
+    ({"zero": 3, "offload": "checkpoints", **FULL},
+     {"remat_policy": "custom", "decoder_layer_input": "offload", "context": None}),
 ], ids=lambda value: str(value)[:60])
 def test_settings(given: dict[str, Any], wanted: dict[str, Any]) -> None:
     found = yaml.safe_load(files_of("maxtext", "maxtext", **given)["plan.yml"])

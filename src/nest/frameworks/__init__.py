@@ -1,7 +1,7 @@
 """The software that runs plans: what launches one, and the files of running jobs read back.
 
 A folder or a file for each software, which writes and reads by one table of settings: `megatron`
-(with Megatron-Bridge), `torchtitan`, `deepspeed`, `maxtext`, `fsdp2`, `huggingface` (files with a
+(with Megatron-Bridge), `torchtitan`, `deepspeed`, `maxtext` (with `maxtext_remat`), `fsdp2`, `huggingface` (files with a
 JSON of DeepSpeed), `translated` (NeMo 1, nanotron, GPT-NeoX, FlagScale: arguments by other names).
 
 Reading order of what they share: `settings` and `figures` (tables of settings, the figures of a
