@@ -53,6 +53,10 @@ FULL = {"recompute": "full"}
       "recompute_modules": ("norm", "mlp_act", "mlp", "attn_proj")},
      {"remat_policy": "custom", "query_proj": "offload", "value_proj": "offload",
       "context": "device", "out_proj": None, "mlpwi_0": None, "decoder_layer_input": None}),
+    ({"zero": 3, "recompute": "selective", "offload": "qkv_linear+core_attn+attn_proj",
+      "recompute_modules": ("norm", "mlp_act", "mlp", "qkv_linear", "attn_proj")},
+     {"remat_policy": "custom", "query_proj": None, "context": "offload",
+      "decoder_layer_input": "offload"}),
     ({"zero": 3, "offload": "checkpoints", **FULL},
      {"remat_policy": "custom", "decoder_layer_input": "offload", "context": None}),
 ], ids=lambda value: str(value)[:60])

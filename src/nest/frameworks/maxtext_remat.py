@@ -16,7 +16,7 @@ from nest.frameworks.figures import Figures
 from nest.frameworks.source import Source
 from nest.frameworks.target import model_of
 from nest.inputs import load_stack
-from nest.inputs.offload import Offload
+from nest.inputs.offload import OFFLOAD_MODULES, Offload
 from nest.model import Chain, build_chain
 from nest.model.operators import OUTPUT_MODULES
 from nest.units import shorten
@@ -38,6 +38,8 @@ _SAME = {"save_dot_except_mlpwi": "save_dot_except_mlp", "minimal_flash": "minim
 """Policies of another name, or that keep besides an output that no backward pass reads."""
 _OFFLOADED = {"qkv_proj_offloaded": "save_qkv_proj", "minimal_offloaded": "minimal"}
 """Policies that move to the host what others keep."""
+_AWAY = (("core_attn", "qkv_linear"), ("attn_proj", "core_attn"), ("mlp_norm", "attn_proj"))
+"""By a module that moves to the host, the one whose output that is."""
 INPUT = "decoder_layer_input"
 UNPRICED = ("attention_out", "kv_proj", "query_wa_proj", "kv_wa_proj", "mla_q", "mla_kv", "engram",
             "indexer_cutoff_threshold")
@@ -64,10 +66,10 @@ def remat_figures(plan: Plan) -> Figures:
     at = {name: "device" if name in kept else "remat" for name in TENSORS}
     if "mlp" not in there:  # of shared experts
         at["mlp"] = at["moe"]
-    moved = [("core_attn", "qkv_linear"), ("attn_proj", "core_attn")]
-    at |= {name: "offload" for module, name in moved if module in away.modules and name in kept}
+    at |= {name: "offload" for module, name in _AWAY if module in away.modules and name in kept}
+    inputs = away.checkpoints or {"attn_norm", "qkv_linear"} & {*away.modules}
     return {"policy": "custom", **{f"at_{name}": place for name, place in at.items()},
-            "at_input": "offload" if away.checkpoints else "device"}
+            "at_input": "offload" if inputs else "device"}
 
 
 def mixed_names(plan: Plan) -> bool:
@@ -128,22 +130,34 @@ def _custom(
     kept = {name for name, found in places.items() if "remat" not in found}
     recompute, modules = _recomputed(kept, source, chain)
     moved = [name for name in there if places[name] == {"offload"}]
-    offload, outer = "none", at[INPUT] == "offload"
+    outer = at[INPUT] == "offload"
     if recompute == "full":
-        offload, outer = "checkpoints" if outer else "none", False
-    elif "qkv_linear" in moved or "core_attn" in moved and "qkv_linear" not in kept:
-        offload = "core_attn" + "+attn_proj" * ("core_attn" in moved)
-        moved = [name for name in moved if name not in ("qkv_linear", "core_attn")]
+        offload = "checkpoints" if outer else "none"
+    else:
+        away = _moved(moved, kept, outer, chain)
+        moved = [name for name in moved if not any(
+            module in away and name == whose for module, whose in _AWAY)]
+        offload = "+".join(name for name in OFFLOAD_MODULES if name in away) or "none"
     again = [name for name in there if name not in kept]
     partly = [*(one for name in again for one in TENSORS[name]), *UNPRICED]
     if partly := [name for name in partly if at[name] != "remat"]:
         notes.append(f"custom: {', '.join(partly)}: priced as running again, which bounds the time "
                      "from above")
-    left = [name for module in moved for name in TENSORS[module] if at[name] == "offload"]
-    if left := [*left, *[INPUT] * outer]:
+    if left := [name for module in moved for name in TENSORS[module] if at[name] == "offload"]:
         notes.append(f"custom: {', '.join(left)}: on the host, priced as kept on the device, which "
                      "bounds the memory from above")
     return recompute, modules, offload
+
+
+def _moved(moved: list[str], kept: set[str], outer: bool, chain: Chain) -> set[str]:
+    """Modules that move to the host, of layers whose inputs do (``outer``) or not."""
+    has = {op.offloaded for kind in chain.kinds for op in kind.operators}
+    assert chain.model is not None
+    found = {"attn_norm" if chain.model.mla else "qkv_linear"} if outer else set()
+    found |= {module for module, name in _AWAY if name in moved}
+    if "core_attn" not in found and "qkv_linear" not in kept and "attn_proj" in found:
+        found.add("core_attn")  # which moves nothing of what runs again
+    return {name for name in found & has if name != "attn_proj" or "core_attn" in found}
 
 
 def _recomputed(
