@@ -346,7 +346,8 @@ def policies(chain: Chain, space: SearchSpace, count: int, named: bool = False) 
     if _in(space.recompute, "none"):
         found.append(Policy(NONE, None))
     if _in(space.recompute, "selective"):
-        found += [Policy(code_of("selective", chosen), None) for chosen in _module_sets(chain, named)
+        found += [Policy(code_of("selective", chosen), None)
+                  for chosen in _module_sets(chain, named)
                   if _in(space.recompute_modules, "+".join(chosen))]
     if _in(space.recompute, "full"):
         # A stage with fewer layers than named takes all of its own.

@@ -220,6 +220,8 @@ class Chain:
             "parallel blocks": model.parallel or any(kind.mixer == "both" for kind in kinds),
             "latent experts": model.moe is not None and model.moe.latent > 0,
             "mixed residuals": model.streams > 1 or model.residual_block > 0,
+            "inputs of each layer": model.layer_inputs > 0,
+            "shared keys": model.keys_shared,
             "layers of one part": any(kind.parts < 2 for kind in kinds),
             "layers of unequal sizes": any(model.sized(kind) is not model for kind in kinds),
             "an encoder of images": model.patch_width > 0,

@@ -20,7 +20,7 @@ MODULES = ("core_attn", "norm", "mlp_act", "moe")
 FURTHER_MODULES = ("mlp", "mla_up_proj", "shared_experts", "gdn_norm_out")
 """Further parts; ``Chain.module_groups`` has the sets of parts that a search tries."""
 OUTPUT_MODULES = ("qkv_linear", "attn_proj")
-"""What runs again where its output is not named: parts under stacks with ``saves_outputs`` alone."""
+"""Parts under stacks with ``saves_outputs`` alone: they run again where an output is not named."""
 LATENT_MODULES = ("norm", "mlp_act", *FURTHER_MODULES)
 """The second group where layers have latent attention: published runs of such models run some of
 these again (docs/recipes.md)."""

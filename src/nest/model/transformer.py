@@ -59,25 +59,31 @@ def attention(model: Model, causal: bool, kind: LayerKind) -> list[Operator]:
     if model.mla is not None:
         return _latent_attention(model, causal, kind)
     h, q, kv = model.hidden, model.heads * model.head_dim, model.kv_heads * model.head_dim
+    out, both = model.heads * model.value_width, kv + model.kv_heads * model.value_width
     bias = model.bias or model.qkv_bias
     gated = model.attention_gate
     # The projections read the normed input, saved once.
     ops = [
         gemm("query", "column", 2 * q if gated else q, h, bias, 0, _QKV),
-        replace(gemm("key_value", "column", kv if kind.one_key else 2 * kv, h, bias, 2 * kv,
-                     _QKV, _QKV), groups=model.kv_heads, halves=True, product_input=False, offloaded="core_attn"),
+        replace(gemm("key_value", "column", kv if kind.one_key else both, h, bias, both,
+                     _QKV, _QKV), groups=model.kv_heads, halves=True, product_input=False,
+                offloaded="core_attn"),
         replace(kept_input(model, "projection_input"), offloaded="qkv_linear"),
     ]
+    if kind.shared_keys:  # they are kept where they are made
+        ops, kv = [op for op in ops if op.name != "key_value"], 0
     if model.rotary:
         ops.append(Operator("rope", "memory", "heads", forward_elements=2 * (q + kv),
                             backward_elements=2 * (q + kv)))
     if model.qk_norm:
-        ops += [_head_norm(model, "query_norm", q), _head_norm(model, "key_norm", kv)]
-    if model.value_norm:
+        ops.append(_head_norm(model, "query_norm", q))
+    if model.qk_norm and kv:
+        ops.append(_head_norm(model, "key_norm", kv))
+    if model.value_norm and kv:
         ops.append(replace(_head_norm(model, "value_norm", kv), parameters=0))
     ops = [op if op.type == "gemm" or op.product_input else replace(op, again=_QKV, dropped=_QKV)
            for op in ops]
-    core = replace(_core(model, q, q, saved=q, causal=causal, kind=kind), dropped=_QKV)
+    core = replace(_core(model, q, out, saved=q, causal=causal, kind=kind), dropped=_QKV)
     if model.indexer is not None and kind.indexer != "none":
         if kind.indexer == "own":
             ops += indexer(model, model.indexer, h, causal)
@@ -86,7 +92,11 @@ def attention(model: Model, causal: bool, kind: LayerKind) -> list[Operator]:
     if gated:  # it keeps the core's output and the gate, the projection what they make
         ops.append(Operator("attention_gate", "memory", "heads", forward_elements=3 * q,
                             backward_elements=5 * q, saved_elements=2 * q))
-    return [*ops, _output(model, "attention_output", q, _PROJ)]
+    if model.head_gate:  # it keeps the core's output, the projection what it makes
+        ops += [gemm("head_gate", "column", model.heads, h, False, model.heads),
+                Operator("attention_gate", "memory", "heads", forward_elements=2 * out,
+                         backward_elements=4 * out, saved_elements=out)]
+    return [*ops, _output(model, "attention_output", out, _PROJ)]
 
 
 def cross_attention(model: Model, positions: int | None) -> list[Operator]:
@@ -316,7 +326,9 @@ def block(
         ops = [replace(op, again=(*op.again, *_MLP)) if op.name == before else op for op in ops]
     if kind.mlp != "none":
         ops += _joined(model, "mlp_residual", model.parallel)
-    if kind.mlp == "dense" and model.norms(kind) <= kind.parts:  # no norm reads the output
+    if model.layer_inputs:
+        ops += _layer_input(model)
+    elif kind.mlp == "dense" and model.norms(kind) <= kind.parts:  # no norm reads the output
         unread = ("mlp_down", "mlp_residual", *("attention_output",) * model.parallel)
         ops = [replace(op, unread=True) if op.name in unread else op for op in ops]
     # Backward gathers the saved input of each column-split product once more.
@@ -331,6 +343,17 @@ def block(
                       attention=1.0 / dense if kind.attends else 0.0)
     return Layer(name, tuple(ops), traffic, across, routed, hidden=model.hidden, tokens=tokens,
                  repeated=repeated, checkpointed=True, streams=model.streams)
+
+
+def _layer_input(model: Model) -> list[Operator]:
+    """A gate of the hidden state times the layer's own input, projected back, normed and added
+    (Gemma4TextDecoderLayer of transformers 5.23.0)."""
+    h, width = model.hidden, model.layer_inputs
+    return [gemm("layer_gate", "sequence", width, h, False, h),
+            Operator("layer_gating", "memory", "sequence", forward_elements=3 * width,
+                     backward_elements=5 * width, saved_elements=2 * width),
+            gemm("layer_projection", "sequence", h, width, False, width),
+            norm(model, "layer_norm", h), residual(model, "layer_residual")]
 
 
 def _joined(model: Model, name: str, both: bool) -> list[Operator]:
