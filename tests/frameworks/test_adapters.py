@@ -93,7 +93,7 @@ def titan(folder: Path, converter: str) -> Any:
 
 
 def test_adapters_of_torchtitan(tmp_path: Path) -> None:
-    """torchtitan==0.3.0 torchtitan/components/lora.py:141, config_registry.py:166 of llama3."""
+    """torchtitan==0.3.0 torchtitan/components/lora.py:141."""
     found = titan(tmp_path, 'Float8LinearConverter.Config(model_compile_enabled=True), '
                   'LoRAConverter.Config(rank=16, alpha=32.0, target_modules=["wq", "wkv", "wo"])')
     assert found.model.trainable == Trainable(lora={
@@ -112,7 +112,7 @@ def test_adapters_of_torchtitan(tmp_path: Path) -> None:
 def trainer(folder: Path, words: str) -> Any:
     (folder / "ds.json").write_text(json.dumps(DS), encoding="utf-8")
     (folder / "run.sh").write_text(
-        "deepspeed --num_gpus 8 sft.py --deepspeed ds.json --bf16 True "
+        "deepspeed --num_gpus 8 run.py --deepspeed ds.json --bf16 True "
         f"--per_device_train_batch_size 2 {words}\n", encoding="utf-8")
     return nest.read(folder / "run.sh", model="llama3-8b", seq_len=2048)
 

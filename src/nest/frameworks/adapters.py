@@ -171,7 +171,7 @@ def of_arguments(
 
 
 def of_torchtitan(call: PythonCall, model: Model, source: Source, notes: list[str]) -> Trainable:
-    """Adapters of a ``LoRAConverter.Config`` (torchtitan==0.3.0 torchtitan/components/lora.py:141).
+    """Adapters of a LoRAConverter (torchtitan==0.3.0 torchtitan/components/lora.py:141).
 
     Raises
     ------

@@ -1,8 +1,9 @@
 """MaxText's remat_policy: which named outputs of a layer are kept, and where.
 
 What each policy keeps: AI-Hypercomputer/maxtext@e591f30 src/maxtext/layers/decoders.py:326 to 433,
-nnx_decoders.py:1160 to 1268; the names: src/maxtext/layers/attentions.py:1323 to 1366,
-attention_op.py:2407, linears.py:602 to 624, moe.py:1972 to 1985, 2243.
+src/maxtext/layers/nnx_decoders.py:1160 to 1268; the names: src/maxtext/layers/attentions.py:1323 to
+1366, src/maxtext/layers/attention_op.py:2407, src/maxtext/layers/linears.py:602 to 624,
+src/maxtext/layers/moe.py:1972 to 1985, 2243.
 """
 
 from __future__ import annotations
