@@ -19,7 +19,7 @@ from descriptions import CONFIGS, message
 from nest.errors import InputError
 from nest.inputs import load_model
 from nest.inputs.huggingface.config import MODEL_TYPES
-from nest.model import build_chain, model_flop
+from nest.model import Operator, build_chain, model_flop
 
 MODELS: dict[str, dict[str, Any]] = json.loads(
     (Path(__file__).parent / "models.json").read_text(encoding="utf-8"))
@@ -199,6 +199,27 @@ def test_the_layers_of_this_year_are_read_one_by_one() -> None:
     k3 = load_model(config("Kimi-K3"))
     assert (k3.carried(0), k3.carried(11), k3.carried(12), k3.carried(92)) == (2, 2, 3, 9)
     assert k3.active_parameters() == pytest.approx(104.2e9, rel=0.02)
+
+
+def test_operators_of_the_layers_of_this_year() -> None:
+    """Widths by hand: MiMo-V2 (192 of queries and keys, 128 of values; 8 heads in a window),
+    Step-3.7 (96 heads in a window), Gemma 4 E2B (35 x 256 inputs of layers)."""
+    def ops(name: str, layer: int) -> dict[str, Operator]:
+        chain = build_chain(load_model(config(name)))
+        return {op.name: op for op in chain.kinds[chain.order[1 + layer]].operators}
+
+    mimo = ops("MiMo-V2-Flash", 1)
+    assert mimo["key_value"].width == 8 * (192 + 128) and mimo["attention_output"].depth == 64 * 128
+    assert mimo["attention_core"].attention_width == 64 * (192 + 128)
+    assert mimo["attention_core"].kv_width == 8 * (192 + 128)
+    assert mimo["attention_core"].parameters == 64  # sinks
+    step = ops("Step-3.7-Flash", 1)
+    assert (step["query"].width, step["head_gate"].width) == (96 * 128, 96)
+    small = ops("Gemma-4-E2B-text", 15)
+    assert {"key_value", "key_norm", "value_norm"}.isdisjoint(small)
+    assert (small["mlp_up"].width, small["layer_gate"].width) == (2 * 12288, 256)
+    tables = ops("Gemma-4-E2B-text", -1)
+    assert tables["layer_table"].parameters == 35 * 256 * 262144
 
 
 def test_lists_of_equal_entries_are_their_entry() -> None:
