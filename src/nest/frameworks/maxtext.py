@@ -257,11 +257,8 @@ def _check_slices(
     if slices not in (-1, 1):
         raise InputError(f"{source.where}: num_slices: got {shorten(slices)}; allowed: -1, 1 "
                          "(several slices have no price)")
-    if hardware == "tpu":
-        if slices == -1 and given["dcn_data_parallelism"] == -1:
-            notes.append("one slice of TPUs is assumed (several: --set dcn_data_parallelism=N)")
-        notes.append("figures of the stack are those of GPUs, assumed: no run of MaxText on TPUs "
-                     "was measured")
+    if hardware == "tpu" and slices == -1 and given["dcn_data_parallelism"] == -1:
+        notes.append("one slice of TPUs is assumed (several: --set dcn_data_parallelism=N)")
 
 
 def _own(given: Plain, source: Source) -> bool:
