@@ -22,7 +22,7 @@ from plain import (
     model,
 )
 
-from nest.costs.choices import CORE_ATTN, FULL, MLP, MLP_ACT, NORM
+from nest.costs.choices import ATTN_PROJ, CORE_ATTN, FULL, MLP, MLP_ACT, NORM, QKV_LINEAR
 from nest.model.build import prediction
 
 MEMORY, FLOPS = 1e12, 1e14
@@ -139,3 +139,22 @@ def test_policies_of_named_outputs_drop_what_attention_returns() -> None:
     assert kept[1] == pytest.approx([2 * SBH * (3 + 1 + 1)])
     again = cost(block(), recompute=code, machine=FAST_MEMORY, **named).recompute
     assert again == pytest.approx([2 * S * B * H * FF / 100e12])
+    # Of save_qkv_proj the sum before the second norm is gone too, of save_out_proj queries, keys
+    # and values; with the context alone there is only that and the input. Products: attention's
+    # output, queries with keys and values, both. Collectives: the MLP gathers, attention scatters
+    # or gathers, a quarter of the layer's each.
+    core = S * B * 4 * S * H / 2
+    up, apart = 2 * S * B * H * FF, cost(block(), tp=2, **named)
+    for policy, kept, flop, share in (
+            (code + CORE_ATTN + ATTN_PROJ, 3 + 1, up + core + 2 * S * B * H * H, 0.5),
+            (code + CORE_ATTN + QKV_LINEAR, 1 + 1, up + core + 6 * S * B * H * H, 0.5),
+            (code + QKV_LINEAR + ATTN_PROJ, 1 + 1 + 2 * A / H, up + 8 * S * B * H * H, 0.75)):
+        found = cost(block(), recompute=policy, machine=FAST_MEMORY, **named)
+        assert found.activations == pytest.approx([2 * SBH * kept])
+        assert found.recompute == pytest.approx([flop / 100e12])
+        assert cost(block(), tp=2, recompute=policy, **named).tp_backward - apart.tp_backward == (
+            pytest.approx(share * apart.tp_forward))
+        # Stacks that do not name outputs have no such modules.
+        code_alone = policy & ~(QKV_LINEAR | ATTN_PROJ)
+        assert cost(block(), recompute=policy, **plain) == cost(
+            block(), recompute=code_alone, **plain)

@@ -98,7 +98,7 @@ def test_checkpoints_need_full_recompute():
 
 @pytest.mark.parametrize(("stack", "runs"), [
     ("fsdp", True), ("deepspeed", True), ("megatron-core", False), ("megatron-bridge", False),
-    ("torchtitan", False), ("llm-foundry", False), ("maxtext", False)])
+    ("torchtitan", False), ("llm-foundry", False), ("maxtext", True)])
 def test_which_stacks_move_checkpoints(stack, runs):
     plan = priced(batch=job(stack), recompute="full", offload="checkpoints", zero=0)
     found = [one for one in plan.not_runnable if one.field == "offload_modules"]

@@ -112,6 +112,14 @@ OTHERS_FILES = frozenset({
     "bitsandbytes/autograd/_functions.py", "src/axolotl/loaders/model.py",
     "src/liger_kernel/ops/fused_linear_cross_entropy.py", "src/megatron/bridge/peft/lora.py",
     "src/megatron/bridge/peft/utils.py", "transformer_engine/pytorch/module/linear.py",
+    "liger_kernel/transformers/monkey_patch.py", "src/axolotl/integrations/liger/plugin.py",
+    "src/axolotl/integrations/cut_cross_entropy/args.py", "torchtitan/components/lora.py",
+    "src/llamafactory/model/model_utils/liger_kernel.py", "trl/trainer/model_config.py",
+    "torchtitan/models/common/attention.py", "torchtitan/models/llama3/state_dict_adapter.py",
+    # of MaxText's policies
+    "src/maxtext/layers/decoders.py", "src/maxtext/layers/nnx_decoders.py",
+    "src/maxtext/layers/attentions.py", "src/maxtext/layers/attention_op.py",
+    "src/maxtext/layers/linears.py", "src/maxtext/layers/moe.py",
     # of logs
     "callbacks.py", "logging.py", "pyconfig.py", "timer.py",
     "examples/nlp/language_modeling/megatron_gpt_pretraining.py",

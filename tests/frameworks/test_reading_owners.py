@@ -529,15 +529,41 @@ def test_maxtext_on_tpus(tmp_path: Path) -> None:
             ("hardware", "cpu", "hardware: got 'cpu'; allowed: gpu, gpu_multiprocess, tpu"),
             ("sparse_matmul", False, "sparse_matmul: got False; allowed: True"),
             ("logits_dot_in_fp32", True, "logits_dot_in_fp32: got True; allowed: False"),
-            ("remat_policy", "save_out_proj", "got 'save_out_proj'; allowed: full, minimal_with")):
+            ("remat_policy", "minimal_with_quantization", "allowed: full, minimal_with_context, ")):
         with pytest.raises(InputError, match=message) as caught:
             nest.read(written(tmp_path, {**text, name: value}), devices=64)
         assert "--ignore" not in str(caught.value)
-    between = {**text, "remat_policy": "save_dot_except_mlpwi"}
-    for model, modules in (("llama2-7b", "core_attn+norm+mlp_act+mlp"),
-                           ("mixtral-8x7b", "core_attn+norm+mlp_act+moe")):
-        found = nest.read(written(tmp_path, {**between, "model_name": model}), devices=64)
-        assert "+".join(found.configuration.stages[0].recompute_modules) == modules
+    qkv = {f"{name}_proj": "offload" for name in ("query", "key", "value")}
+    custom, host = {"remat_policy": "custom"}, {"decoder_layer_input": "offload"}
+    for given, model, modules, offload in (
+            ({"remat_policy": "save_dot_except_mlpwi"}, "llama2-7b", "core_attn+norm+mlp_act+mlp",
+             "none"),
+            ({"remat_policy": "save_dot_except_mlpwi"}, "mixtral-8x7b",
+             "core_attn+norm+mlp_act+moe", "none"),
+            ({"remat_policy": "save_out_proj", "context": "device"}, "llama2-7b",
+             "core_attn+norm+mlp_act+mlp+qkv_linear", "none"),
+            ({"remat_policy": "qkv_proj_offloaded"}, "llama2-7b",
+             "core_attn+norm+mlp_act+mlp+attn_proj", "core_attn"),
+            (custom | host | {"mlpwo": "offload"}, "llama2-7b", "", "checkpoints"),
+            (custom | {"key_proj": "device"}, "llama2-7b", "", "none"),
+            (custom | {"context": "offload", "mlpwo": "offload"}, "llama2-7b",
+             "norm+mlp_act+mlp+qkv_linear+attn_proj", "core_attn+attn_proj"),
+            (custom | host | qkv | {"moe_mlpwi_0": "device", "moe_mlpwi_1": "device"},
+             "mixtral-8x7b", "core_attn+norm+mlp_act+attn_proj", "qkv_linear+core_attn"),
+            (custom | {"out_proj": "offload", "mlpwi_0": "offload", "mlpwi_1": "device"},
+             "mixtral-8x7b", "core_attn+norm+mlp_act+moe+qkv_linear", "mlp_norm"),
+            (custom | {"out_proj": "offload"}, "llama2-7b",
+             "core_attn+norm+mlp_act+mlp+qkv_linear", "none")):
+        found = nest.read(written(tmp_path, {**text, **given, "model_name": model}), devices=64)
+        stage = found.configuration.stages[0]
+        assert "+".join(stage.recompute_modules * (stage.recompute != "full")) == modules
+        assert found.configuration.offload == offload
+        assert any("key_proj: priced as running" in one for one in found.notes) == (
+            "key_proj" in given and "query_proj" not in given)
+        assert any("out_proj: on the host, priced as kept" in one for one in found.notes) == (
+            "out_proj" in given and model == "llama2-7b")
+    with pytest.raises(InputError, match="out_proj: got 'host'; allowed: remat, device, offload"):
+        nest.read(written(tmp_path, text | custom | {"out_proj": "host"}), devices=64)
     with pytest.raises(InputError, match="override_model_config: got true, with base_emb_dim"):
         nest.read(written(tmp_path, {**text, "override_model_config": True, "base_emb_dim": 64}),
                   devices=64)

@@ -240,9 +240,11 @@ def test_a_loss_in_parts(tmp_path: Path) -> None:
 
     whole = load_stack("torchtitan").loss_peak
     found = read("", "loss=ChunkedLossWrapper.Config(num_chunks=4)")
-    assert found.job.stack.loss_peak == whole / 4
-    assert read("", "loss=ChunkedLossWrapper.Config()").job.stack.loss_peak == whole / 8
-    assert read("", "loss=CrossEntropyLoss.Config()").job.stack.loss_peak == whole
+    assert (found.job.stack.loss, found.job.stack.loss_chunks) == ("chunks", 4)
+    assert found.job.stack.loss_peak == whole
+    found = read("", "loss=ChunkedLossWrapper.Config()")
+    assert (found.job.stack.loss, found.job.stack.loss_chunks) == ("chunks", 8)
+    assert read("", "loss=CrossEntropyLoss.Config()").job.stack.loss == "whole"
     found = read('components=["loss"]', "")
     assert found.job.stack.loss_peak == load_stack("torchtitan-eager").loss_peak
     assert found.job.stack.memory_derate == load_stack("torchtitan-eager").memory_derate

@@ -117,6 +117,23 @@ def test_ranks_of_a_block_wait_for_longer_samples() -> None:
         assert best.seconds and mismatch(x, best) is None, seed
 
 
+@uncompiled
+@pytest.mark.parametrize(("seed", "module"), [
+    (71, "qkv_linear"), (1699, "qkv_linear"), (456, "attn_proj"), (1655, "attn_proj")])
+def test_outputs_that_are_named_are_modules(seed: int, module: str) -> None:
+    """Of stacks that name outputs: projections of attention run again, beside norms. Seldom that of
+    the output is best, so that all sets are asked to have it."""
+    x = instance(seed)
+    x = replace(x, job=x.job.replace(stack=x.job.stack.replace(saves_outputs=True)))
+    sets = ["+".join(one) for one in x.chain.sets_under(x.job.stack) if module in one]
+    x = replace(x, space=x.space.replace(
+        recompute="selective", recompute_modules=sets if module == "attn_proj" else None))
+    best = solve(x.chain, x.cluster, x.job, x.space)
+    assert not mismatch(x, best)
+    assert best.configuration is not None
+    assert any(module in stage.recompute_modules for stage in best.configuration.stages)
+
+
 @pytest.mark.parametrize("chunk", range(8))
 def test_alternatives_are_the_next_best(chunk: int) -> None:
     several = 0

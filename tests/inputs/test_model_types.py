@@ -19,7 +19,7 @@ from descriptions import CONFIGS, message
 from nest.errors import InputError
 from nest.inputs import load_model
 from nest.inputs.huggingface.config import MODEL_TYPES
-from nest.model import build_chain, model_flop
+from nest.model import Operator, build_chain, model_flop
 
 MODELS: dict[str, dict[str, Any]] = json.loads(
     (Path(__file__).parent / "models.json").read_text(encoding="utf-8"))
@@ -85,8 +85,9 @@ def test_layers_that_differ_are_read_one_by_one() -> None:
     ("GLM-5.3", {"indexer_types": ["full"]}, "indexer_types: got ['full']; allowed: 78 entries"),
     ("GLM-5.3", {"indexer_types": None, "index_topk_pattern": "FX"}, "index_topk_pattern: got 'FX"),
     ("MiniMax-M3-text", {"moe_layer_freq": [2]}, "moe_layer_freq: got [2]; allowed: 60 entries"),
-    ("Gemma-4-31B-text", {"hidden_size_per_layer_input": 256},
-     "hidden_size_per_layer_input: got 256; allowed: 0: tables of embeddings for each layer"),
+    ("Gemma-4-31B-text", {"num_kv_shared_layers": 60}, "layer_types: layers with shared_keys; a"),
+    ("Gemma-4-E2B-text", {"vocab_size_per_layer_input": 8},
+     "vocab_size_per_layer_input: got 8; allowed: 262144"),
     ("Falcon-H1-7B", {"mamba_d_head": 64}, "mamba_d_head: got 64; allowed: mamba_d_ssm / mamba_n"),
     ("Nemotron-3-Nano-30B-A3B", {"hybrid_override_pattern": "MX"}, "layers_block_type: missing"),
     ("Nemotron-3-Nano-30B-A3B", {"num_hidden_layers": 3}, "num_hidden_layers: got 3; allowed: 52"),
@@ -114,6 +115,13 @@ def test_layers_that_differ_are_read_one_by_one() -> None:
     ("Hunyuan-A13B", {"num_shared_expert": 2}, "num_shared_expert: got 2; allowed: None or 1 or"),
     ("Hunyuan-A13B", {"moe_intermediate_size": 1024}, "moe_intermediate_size: got 1024; allowed"),
     ("Hunyuan-7B", {"use_qk_norm": False}, "use_qk_norm: got False; allowed: True"),
+    ("Hy3-preview", {"qk_norm": False}, "qk_norm: got False; allowed: True"),
+    ("Hy3-preview", {"mlp_layer_types": 80 * ["sparse"]}, "mlp_layer_types: got ['sparse'"),
+    ("MiMo-V2-Flash", {"hybrid_layer_pattern": [0]}, "hybrid_layer_pattern: got [0]; allowed: 48"),
+    ("MiMo-V2-Flash", {"add_full_attention_sink_bias": True}, "add_full_attention_sink_bias: go"),
+    ("Step-3.7-Flash-text", {"moe_layers_enum": "3,x"}, "moe_layers_enum: got '3,x'; allowed: n"),
+    ("Step-3.7-Flash", {"vision_config": {"width": 1536}},
+     "vision_config: got {'width': 1536}; allowed: nothing: the convolutions that join its p"),
     ("vit-large-patch16-224", {"image_size": 225}, "image_size: got 225; allowed: a multiple"),
 ])
 def test_variants_that_cannot_be_described_say_which_field(
@@ -147,7 +155,7 @@ def test_an_unknown_type_says_which_known_one_it_looks_like() -> None:
 ])
 def test_no_type_is_proposed_that_is_not_like_it(given: dict[str, Any], not_like: str) -> None:
     text = message(load_model, {**given, "model_type": "frob"})
-    assert "allowed: 79 types (docs/formats.md), layers measured as a profile" in text
+    assert "allowed: 83 types (docs/formats.md), layers measured as a profile" in text
     assert f"--as {not_like}" not in text
 
 
@@ -176,9 +184,42 @@ def test_the_layers_of_this_year_are_read_one_by_one() -> None:
     ultra = load_model(config("Nemotron-3-Ultra-550B-A55B"))
     assert ultra.moe is not None and ultra.moe.latent == 2048
     assert ultra.prediction_kind.parts == 2 and ultra.layer(107).parts == 1
+    mimo = load_model(config("MiMo-V2-Flash"))
+    assert mimo.sized(mimo.layer(1)).kv_heads == 8 and mimo.layer(1).window == 129
+    assert mimo.sized(mimo.layer(1)).sinks and not mimo.sized(mimo.layer(0)).sinks
+    assert mimo.layer(0).mlp == "dense" and mimo.value_dim == 128
+    small = load_model(config("Gemma-4-E2B-text"))
+    assert small.layer(15).shared_keys and not small.layer(14).shared_keys
+    assert small.sized(small.layer(15)).ffn == 12288 and small.first_sharing == 15
+    # 35 x 256 inputs of the layers and 1,536 elements of keys and values are 5.8 and 1 states.
+    assert [small.carried(n) for n in (-1, 13, 14, 33, 34)] == [7, 5, 6, 3, 1]
+    step = load_model(config("Step-3.7-Flash"))
+    assert step.sized(step.layer(1)).heads == 96 and step.layer(4).window is None
+    assert step.prediction_kind.mlp == "dense" and step.mtp_layers == 3
     k3 = load_model(config("Kimi-K3"))
     assert (k3.carried(0), k3.carried(11), k3.carried(12), k3.carried(92)) == (2, 2, 3, 9)
     assert k3.active_parameters() == pytest.approx(104.2e9, rel=0.02)
+
+
+def test_operators_of_the_layers_of_this_year() -> None:
+    """Widths by hand: MiMo-V2 (192 of queries and keys, 128 of values; 8 heads in a window),
+    Step-3.7 (96 heads in a window), Gemma 4 E2B (35 x 256 inputs of layers)."""
+    def ops(name: str, layer: int) -> dict[str, Operator]:
+        chain = build_chain(load_model(config(name)))
+        return {op.name: op for op in chain.kinds[chain.order[1 + layer]].operators}
+
+    mimo = ops("MiMo-V2-Flash", 1)
+    assert mimo["key_value"].width == 8 * (192 + 128) and mimo["attention_output"].depth == 64 * 128
+    assert mimo["attention_core"].attention_width == 64 * (192 + 128)
+    assert mimo["attention_core"].kv_width == 8 * (192 + 128)
+    assert mimo["attention_core"].parameters == 64  # sinks
+    step = ops("Step-3.7-Flash", 1)
+    assert (step["query"].width, step["head_gate"].width) == (96 * 128, 96)
+    small = ops("Gemma-4-E2B-text", 15)
+    assert {"key_value", "key_norm", "value_norm"}.isdisjoint(small)
+    assert (small["mlp_up"].width, small["layer_gate"].width) == (2 * 12288, 256)
+    tables = ops("Gemma-4-E2B-text", -1)
+    assert tables["layer_table"].parameters == 35 * 256 * 262144
 
 
 def test_lists_of_equal_entries_are_their_entry() -> None:

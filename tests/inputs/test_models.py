@@ -203,8 +203,8 @@ def test_config_json_is_known_by_its_architecture_and_named_by_its_path():
     ("config", "expected"),
     [
         ({**LLAMA, "model_type": "frob", "a": 1, "b": 1, "c": 1, "d": 1, "e": 1, "f": 1},
-         "model_type: got 'frob'; allowed: 79 types (docs/formats.md), layers measured as"),
-        ({"architectures": ["FooForCausalLM"]}, "got ['FooForCausalLM']; allowed: 79 types"),
+         "model_type: got 'frob'; allowed: 83 types (docs/formats.md), layers measured as"),
+        ({"architectures": ["FooForCausalLM"]}, "got ['FooForCausalLM']; allowed: 83 types"),
         ({**LLAMA, "model_type": 7}, "model_type: got 7"),
         (changed(LLAMA, "hidden_size", ...), "hidden_size: missing; allowed: a whole number"),
         ({**LLAMA, "hidden_size": "big"}, "hidden_size: got 'big'"),

@@ -171,6 +171,8 @@ def random_job(rng: Random, theme: str) -> Job:
     elif theme == "outer":
         batches = [2, 4, 6, 8, 12]
     found = _random_job(rng, stack, more, last, batches, lengths)
+    if Random(repr(stack) + "outputs").random() < 0.04:
+        found = found.replace(stack=found.stack.replace(saves_outputs=True))
     own = Random(repr(stack) + "lengths")
     if own.random() >= 0.2:
         return found

@@ -116,7 +116,8 @@ class Question:
         """Every recompute of a stage with these chunks."""
         count = max(checkpointed(self.chain, chunk) for chunk in chunks)
         if count not in self._policies:
-            self._policies[count] = policies(self.chain, self.space, count)
+            self._policies[count] = policies(
+                self.chain, self.space, count, self.job.stack.saves_outputs)
         return self._policies[count]
 
     @cached_property

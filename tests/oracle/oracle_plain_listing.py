@@ -55,7 +55,8 @@ def one_range_each(
                     c.state.zero not in x.job.stack.zero_with_pipeline for c in blocks):
                 continue
             for layers in stages_of(x, count):
-                own = [policies(x.chain, x.space, checkpointed(x.chain, part)) for part in layers]
+                own = [policies(x.chain, x.space, checkpointed(x.chain, part),
+                                x.job.stack.saves_outputs) for part in layers]
                 order = tuple(n for part in layers for n in part)
                 ends = [sum(map(len, layers[:k])) for k in range(count + 1)]
                 for chosen in product(*own):
@@ -85,7 +86,7 @@ def dealt_out(x: Instance, outer: Outer, choices: Sequence[Choice]) -> Iterator[
             blocks = [c._replace(start=s * c.size) for s in range(pp)]
             piped = c.state.zero in x.job.stack.zero_with_pipeline
             if c.start == 0 and piped and all(block in choices for block in blocks):
-                for policy in policies(x.chain, x.space, most):
+                for policy in policies(x.chain, x.space, most, x.job.stack.saves_outputs):
                     yield Configuration(
                         outer_dp=outer.outer_dp, micro_batch=outer.micro_batch,
                         stride=outer.stride, schedule="interleaved", vpp=vpp,

@@ -18,10 +18,11 @@ from nest.model import Chain
 Spread = tuple[tuple[int, ...], bool]
 MODULES = ("core_attn", "norm", "mlp_act", "moe")
 FURTHER = ("mlp", "mla_up_proj", "shared_experts", "gdn_norm_out")
+OUTPUTS = ("qkv_linear", "attn_proj")
 """With latent attention in sets with norm and mlp_act alone, else in all sets."""
 NONE, FULL = 0, 16
 CODES = {"core_attn": 1, "norm": 2, "mlp_act": 4, "moe": 8, "mlp": 64, "mla_up_proj": 128,
-         "shared_experts": 256, "gdn_norm_out": 512}
+         "shared_experts": 256, "gdn_norm_out": 512, "qkv_linear": 1024, "attn_proj": 2048}
 """Recompute of a layer: none, all of it, or a sum of these."""
 SHARDS = ("dp", "dp_in")
 
@@ -336,13 +337,17 @@ def states(job: Job, space: SearchSpace, outer_dp: int, split: Split, piped: boo
     return found
 
 
-def policies(chain: Chain, space: SearchSpace, count: int) -> list[Policy]:
-    """Every recompute of a stage with ``count`` checkpointed layers (of the most in a chunk)."""
+def policies(chain: Chain, space: SearchSpace, count: int, named: bool = False) -> list[Policy]:
+    """Every recompute of a stage with ``count`` checkpointed layers (of the most in a chunk).
+
+    ``named``: the stack keeps outputs by their names.
+    """
     found = []
     if _in(space.recompute, "none"):
         found.append(Policy(NONE, None))
     if _in(space.recompute, "selective"):
-        found += [Policy(code_of("selective", chosen), None) for chosen in _module_sets(chain)
+        found += [Policy(code_of("selective", chosen), None)
+                  for chosen in _module_sets(chain, named)
                   if _in(space.recompute_modules, "+".join(chosen))]
     if _in(space.recompute, "full"):
         # A stage with fewer layers than named takes all of its own.
@@ -354,7 +359,7 @@ def policies(chain: Chain, space: SearchSpace, count: int) -> list[Policy]:
     return found
 
 
-def _module_sets(chain: Chain) -> list[tuple[str, ...]]:
+def _module_sets(chain: Chain, named: bool) -> list[tuple[str, ...]]:
     """Sets of modules that a space holds which names none."""
     has = {tag for kind in chain.kinds if kind.checkpointed for op in kind.operators
            for tag in (*op.again, *op.dropped)}
@@ -365,7 +370,13 @@ def _module_sets(chain: Chain) -> list[tuple[str, ...]]:
         for n in range(1, len(here) + 1):
             found += [chosen for chosen in combinations(here, n) if chosen not in found]
     # Recompute of moe includes the shared experts.
-    return [chosen for chosen in found if not {"moe", "shared_experts"} <= {*chosen}]
+    found = [chosen for chosen in found if not {"moe", "shared_experts"} <= {*chosen}]
+    # Projections of attention run again beside norms and activations; all together are full.
+    tried = [name for name in (*MODULES, "mlp", *OUTPUTS) if name in has]
+    for n in range(1, len(tried) if named else 0):
+        found += [chosen for chosen in combinations(tried, n)
+                  if {"norm", "mlp_act"} & {*tried} <= {*chosen} and {*OUTPUTS} & {*chosen}]
+    return found
 
 
 def code_of(recompute: str, modules: Sequence[str]) -> int:

@@ -144,7 +144,7 @@ def _degrees(
                     chain, space, m, pp, rules, mixed):
                 chunks = _placed(name, pp, vpp, cuts)
                 most = max(checkpointed(chain, range(i, j)) for c in chunks for i, j in c)
-                for policy in policies(chain, space, most):
+                for policy in policies(chain, space, most, job.stack.saves_outputs):
                     yield Configuration(
                         outer_dp=outer.outer_dp, micro_batch=outer.micro_batch,
                         stride=outer.stride, vpp=vpp, schedule=name, group=group, stages=[

@@ -113,6 +113,24 @@ def test_a_policy_of_maxtext_between_full_and_minimal_gains() -> None:
 
 
 @pytest.mark.kernels
+def test_outputs_of_attention_that_are_kept_gain() -> None:
+    """Where minimal policies need too much, some projections run again, and not all."""
+    asked = (load_model("llama3-8b"), nest.load_cluster("dgx-h100", devices=64),
+             Job(global_batch=64, seq_len=40960, stack="maxtext"))
+    space = SearchSpace(tp=1, pp=1, cp=1, zero=3)
+    plan = nest.plan(*asked, space)
+    modules = {*plan.stages[0].recompute_modules}
+    assert modules & {"qkv_linear", "attn_proj"} and plan.runnable
+    assert nest.evaluate(*asked, plan.configuration).step_time_s == pytest.approx(
+        plan.step_time_s, rel=1e-9)
+    for stack in ("torchtitan", "megatron-core"):
+        with pytest.raises(InputError, match="attn_proj needs a stack that keeps named outputs"):
+            nest.evaluate(*asked[:2], asked[2].replace(stack=load_stack(stack)),
+                          even_configuration(*asked, recompute="selective",
+                                             recompute_modules=("attn_proj",)))
+
+
+@pytest.mark.kernels
 def test_a_further_module_gains() -> None:
     """With long sequences `mlp` frees memory for less than all else does."""
     asked = (load_model("llama3.1-8b"), nest.load_cluster("dgx-h100", devices=64),

@@ -195,7 +195,7 @@ def untried(
         return f"group {way.group}"
     for stage in way.stages:
         if (space.recompute_modules is None and stage.recompute == "selective"
-                and stage.recompute_modules not in chain.module_sets):
+                and stage.recompute_modules not in chain.sets_under(instance.question.job.stack)):
             return f"recompute of {', '.join(stage.recompute_modules)} together"
     if way.schedule not in UNLIKE and len(way.stages) * way.vpp > 1 and not _listed(
             chain, way, instance.beyond_stack and not runnable):

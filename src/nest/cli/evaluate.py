@@ -62,8 +62,8 @@ class DegreeOptions:
         "Recompute: none (default), selective or full.", "NAME")] = None
     recompute_modules: Annotated[str | None, text(
         "Modules of selective recompute: core_attn, norm, mlp_act, moe, mlp, mla_up_proj, "
-        "shared_experts, gdn_norm_out, joined by +; default: core_attn, or what the stack has only "
-        "together.",
+        "shared_experts, gdn_norm_out, qkv_linear, attn_proj, joined by +; default: core_attn, or "
+        "what the stack has only together.",
         "NAMES")] = None
     recompute_layers: Annotated[int | None, number(
         "Full recompute of only the first N layers of a stage; default: all.")] = None

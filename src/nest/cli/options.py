@@ -324,7 +324,7 @@ class SpaceOptions:
     recompute_modules: Annotated[str | None, set_of(
         "Module combinations for selective recompute, such as core_attn,core_attn+norm; also "
         "mlp_act, moe; with latent attention mla_up_proj, mlp; only if named here shared_experts, "
-        "gdn_norm_out, and mlp of other models.")] = None
+        "gdn_norm_out, and mlp of other models; under MaxText qkv_linear, attn_proj.")] = None
     recompute_layers: Annotated[
         str | None, set_of("Full recompute of only the first N layers of a stage.")] = None
     sp: Annotated[str | None, set_of("Sequence parallelism: true, false or both.")] = None

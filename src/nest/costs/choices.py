@@ -26,11 +26,14 @@ CORE_ATTN, NORM, MLP_ACT, MOE, FULL = 1, 2, 4, 8, 16
 PRODUCTS = 32
 """Every second product too; implied by NORM and MLP_ACT under stacks with selective_products."""
 MLP, MLA_UP_PROJ, SHARED_EXPERTS, GDN_NORM_OUT = 64, 128, 256, 512
-UNREAD = 1024
+QKV_LINEAR, ATTN_PROJ = 1024, 2048
+"""Under stacks with saves_outputs alone."""
+UNREAD = 4096
 """Of operators that full recompute leaves out under stacks with stops_early; of no policy."""
 MODULE_BIT = {"core_attn": CORE_ATTN, "norm": NORM, "mlp_act": MLP_ACT, "moe": MOE,
               "products": PRODUCTS, "mlp": MLP, "mla_up_proj": MLA_UP_PROJ,
-              "shared_experts": SHARED_EXPERTS, "gdn_norm_out": GDN_NORM_OUT}
+              "shared_experts": SHARED_EXPERTS, "gdn_norm_out": GDN_NORM_OUT,
+              "qkv_linear": QKV_LINEAR, "attn_proj": ATTN_PROJ}
 
 
 def exchange_of(cp_comm: str, cp: int, cp_a2a: int) -> tuple[int, bool]:

@@ -16,6 +16,7 @@ import numpy as np
 
 from nest.costs.activations import Bytes, measured_bytes, saved_bytes
 from nest.costs.choices import (
+    ATTN_PROJ,
     CORE_ATTN,
     FULL,
     GDN_NORM_OUT,
@@ -24,6 +25,7 @@ from nest.costs.choices import (
     MOE,
     NORM,
     PRODUCTS,
+    QKV_LINEAR,
     SHARED_EXPERTS,
     UNREAD,
     Body,
@@ -176,11 +178,14 @@ def body_costs(layer: Layer, c: Body, s: StageSetting) -> BodyCosts:
     gone = gone + sent
     kept = kept - gone
     whole = np.ones(policy.shape)
-    # Without its last product an MLP gathers alone.
-    mlp = layer.traffic.mlp * (wide(np.where(c.sp, 0.5, 0.0)) if named else 1.0)
+    # Without its last product an MLP gathers alone, as projections of queries, keys and values do.
+    gathers = wide(np.where(c.sp, 0.5, 0.0))
+    mlp = layer.traffic.mlp * (gathers if named else 1.0)
     tp_backward = wide(tp[1]) + np.where(full, wide(tp[2]), wide(tp[0]) * (
         (policy & (MOE | SHARED_EXPERTS) > 0) * layer.traffic.experts
-        + (policy & MLP > 0) * mlp)
+        + (policy & MLP > 0) * mlp
+        + ((policy & QKV_LINEAR > 0) * gathers + (policy & ATTN_PROJ > 0) * (1.0 - gathers))
+        * layer.traffic.attention)
         + wide(tp[3]) * (policy & NORM > 0))
     core = "core_attn" in layer.modules
     core_again = full | (policy & CORE_ATTN > 0) & core

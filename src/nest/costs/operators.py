@@ -12,7 +12,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nest.costs.choices import MODULE_BIT, PRODUCTS, UNREAD, Body, StageSetting, State
+from nest.costs.choices import (
+    ATTN_PROJ,
+    MODULE_BIT,
+    PRODUCTS,
+    QKV_LINEAR,
+    UNREAD,
+    Body,
+    StageSetting,
+    State,
+)
 from nest.costs.compute import (
     Array,
     Machine,
@@ -139,6 +148,8 @@ def shares(layer: Layer, c: Body, s: StageSetting) -> list[OperatorShare]:
 def parts_of(op: Operator, modules: tuple[str, ...], s: StageSetting) -> list[tuple[int, float]]:
     """Policies of selective recompute that concern an operator, with the share of it."""
     bits = sum(MODULE_BIT[name] for name in modules)
+    if not s.machine.stack.saves_outputs:
+        bits &= ~(QKV_LINEAR | ATTN_PROJ)
     if op.unread and s.machine.stack.stops_early:
         bits += UNREAD
     if not s.machine.stack.selective_products:

@@ -79,6 +79,7 @@ median, as those that hold 24 to 64. Default plans keep as much free (``memory_m
 """
 NEW_PARTS = frozenset((
     "compressed attention", "sparse attention", "latent experts", "mixed residuals",
+    "inputs of each layer", "shared keys",
     "gated_delta", "kimi_delta", "lightning", "mamba"))
 """What layers consist of that no measured run of any stack had, as `Chain.unlisted` calls it."""
 WORDS: tuple[Word, ...] = ("measured", "between", "extrapolated", "never measured")

@@ -14,33 +14,20 @@ from pathlib import Path
 from typing import Any
 
 from nest.errors import InputError
+from nest.frameworks.adapters import ADAPTERS, loss_of, trainable_of, with_loss
 from nest.frameworks.deepspeed import read as deepspeed
 from nest.frameworks.settings import Plain, nested, tables_of
 from nest.frameworks.source import FileDescription, Source, understood
 from nest.frameworks.translated import settings_of
 from nest.inputs.files import read_text
 from nest.inputs.lengths import Packing
-from nest.inputs.trainable import Trainable
 from nest.units import shorten
 
 NAMES: Mapping[str, str] = tables_of("trainer")["names"]
 """Arguments of the Trainer by the names of these files."""
 _LENGTHS = ("cutoff_len", "sequence_len")
-_ADAPTERS = {"finetuning_type": ("full",), "adapter": (None, "")}
-"""Settings that train a part of the parameters, and values that train all."""
-_LORA = {"lora_r": "rank", "lora_rank": "rank", "lora_target_modules": "targets",
-         "lora_target": "targets", "lora_dropout": "dropout"}
-_SAVED = {"embed_tokens": "embedding", "lm_head": "head"}
-"""Parts by the names of modules that are trained beside adapters."""
-_QUANTIZED = {("load_in_4bit", True): "nf4", ("load_in_8bit", True): "int8",
-              ("quantization_bit", 4): "nf4", ("quantization_bit", 8): "int8"}
-"""Formats of frozen weights by what asks for them: axolotl-ai-cloud/axolotl@067b021
-src/axolotl/loaders/model.py (bnb_4bit_quant_type nf4), hiyouga/LLaMA-Factory@ff6d4d1
-src/llamafactory/hparams/model_args.py:283."""
-_COSTLESS = ("lora_alpha", "lora_fan_in_fan_out", "lora_on_cpu", "lora_model_dir",
-             "peft_use_rslora", "use_rslora", "loraplus_lr_ratio", "loraplus_lr_embedding")
 _OFF = "disable_gradient_checkpointing"
-_READ = (*NAMES, *_LENGTHS, *_ADAPTERS, _OFF, "deepspeed")
+_READ = (*NAMES, *_LENGTHS, *ADAPTERS, _OFF, "deepspeed")
 READ = (*_READ, "tf32")
 """Settings of these files that the user may set besides those of the JSON."""
 _STAGE = 2
@@ -62,7 +49,7 @@ def read(source: Source, body: str | None = None) -> FileDescription:
     defaults: Plain = tables_of("trainer")[
         f"defaults_of_{'axolotl' if axolotl else 'llama_factory'}"]
     there = {name: value for name, value in there.items() if value is not None or name in _READ}
-    trained = _trainable(there, defaults, source)
+    trained, loss = trainable_of(there, defaults, source), loss_of(there)
     given = understood(there, (), "trainer", source, notes, _READ)
     named = given.get("deepspeed")
     if not isinstance(named, str):
@@ -83,9 +70,10 @@ def read(source: Source, body: str | None = None) -> FileDescription:
     packing = _packing(there, source, notes)
     found = _read(source, body or _beside(source, named), words, length, notes)
     found = found._replace(job={**found.job, "packing": packing})
-    if trained is None:
-        return found
-    return found._replace(model=found.model.replace(trainable=trained))
+    if loss != "whole":
+        found = found._replace(job={**found.job, "stack": with_loss(found.job["stack"], loss)})
+    return found if trained is None else found._replace(
+        model=found.model.replace(trainable=trained))
 
 
 def _packing(there: Plain, source: Source, notes: list[str]) -> Packing:
@@ -108,53 +96,6 @@ def _packing(there: Plain, source: Source, notes: list[str]) -> Packing:
         notes.append("packing without neat_packing: attention sees whole sequences, whatever "
                      "samples they have; state no --lengths")
     return "packed" if any(given.values()) else "padded"
-
-
-def _trainable(there: Plain, defaults: Plain, source: Source) -> Trainable | None:
-    """Adapters that a file asks for; None: all is trained. Their settings are taken out.
-
-    Defaults of LLaMA-Factory: rank 8 in all linear layers (hiyouga/LLaMA-Factory@ff6d4d1
-    src/llamafactory/hparams/finetuning_args.py:73 to 93).
-
-    Raises
-    ------
-    InputError : another way to train a part, or no rank or targets in a file of Axolotl.
-    """
-    name = next((one for one in _ADAPTERS if one in there or one in defaults), None)
-    value = None if name is None else there.get(name, defaults.get(name))
-    if name is None or value in _ADAPTERS[name]:
-        return None
-    if value not in ("lora", "qlora"):
-        raise InputError(f"{source.where}: {name}: got {shorten(value)}; allowed: "
-                         f"{_ADAPTERS[name][0] or 'none'}, lora"
-                         f"{', qlora' if name == 'adapter' else ''} (others have no price)")
-    axolotl = name == "adapter"
-    lora: dict[str, Any] = {} if axolotl else {"rank": 8}
-    lora |= {theirs: there.pop(own) for own, theirs in _LORA.items() if own in there}
-    if there.pop("lora_target_linear", None) or lora.get("targets") == "all":
-        lora["targets"] = "all-linear"
-    if axolotl and "targets" not in lora:
-        raise InputError(f"{source.where}: lora_target_modules: missing; needed: modules with "
-                         "adapters, or lora_target_linear: true")
-    saved = there.pop("lora_modules_to_save", None) or there.pop("additional_target", None) or ()
-    saved = saved.split(",") if isinstance(saved, str) else saved
-    if unknown := [one for one in saved if one not in _SAVED]:
-        raise InputError(f"{source.where}: lora_modules_to_save: got {shorten(unknown[0])}; "
-                         f"allowed: {', '.join(_SAVED)}")
-    layers = there.pop("peft_layers_to_transform", None)
-    kept = None
-    for (setting, on), format_ in _QUANTIZED.items():
-        if there.get(setting) == on and type(there.get(setting)) is type(on):
-            kept = format_
-            del there[setting]
-    for setting in _COSTLESS:
-        there.pop(setting, None)
-    if value == "qlora" and kept is None:
-        raise InputError(f"{source.where}: adapter: got 'qlora' without load_in_4bit; allowed: "
-                         "with load_in_4bit: true")
-    parts = [_SAVED[one] for one in saved]
-    return Trainable.parse({"lora": lora, "parts": parts, "layers": layers,
-                            "frozen_precision": kept}, f"{source.where}: adapters")
 
 
 def _arguments(given: Plain, axolotl: bool, source: Source) -> Plain:

@@ -32,6 +32,15 @@ from nest.frameworks.figures import (
 )
 from nest.frameworks.hosts import Placed
 from nest.frameworks.launchers import LaunchScript
+from nest.frameworks.maxtext_remat import (
+    INPUT,
+    TENSORS,
+    UNPRICED,
+    UNREAD,
+    mixed_names,
+    read_remat,
+    remat_figures,
+)
 from nest.frameworks.settings import Plain, flat, sections, settings
 from nest.frameworks.source import (
     FileDescription,
@@ -71,13 +80,6 @@ MODELS = {name: name for name in (
 SETTINGS, OWN = (sections("maxtext")[name] for name in ("settings", "model"))
 """Settings of the YAML, and those of a model that MaxText has no file for: Llama 2's kind of layers
 in other sizes."""
-POLICIES = {("norm", "mlp_act"): "minimal_with_context",
-            ("core_attn", "norm", "mlp_act"): "minimal",
-            ("norm", "mlp_act", "mlp"): "save_dot_with_context_except_mlp",
-            ("core_attn", "norm", "mlp_act", "mlp"): "save_dot_except_mlp"}
-"""Values of remat_policy by recomputed modules; ``mlp`` of layers with experts is ``moe``."""
-_SAME = {"save_dot_except_mlpwi": "save_dot_except_mlp"}
-"""Policies that save, besides, an output that no backward pass reads."""
 _LLAMA = {**PLAIN_ATTENTION, "gated": True, "norm": "rmsnorm", "norm_bias": False, "bias": False,
           "positions": 0, "moe": None}
 """Properties of Llama 2's layers."""
@@ -105,7 +107,7 @@ def figures_here(plan: Plan) -> Figures:
         "rings": stage.cp > 1, "cp_rings": stage.cp // stage.cp_a2a,
         "tensor": 1 if stage.sp else stage.tp,
         "tensor_sequence": stage.tp if stage.sp else 1,
-        "policy": "full" if stage.recompute == "full" else _policy_of(stage.recompute_modules),
+        **remat_figures(plan),
         "dtype": number_format(job.precision).wide or job.precision,
         "attention": "cudnn_flash_te" if job.stack.flash_attention else "dot_product"}
 
@@ -117,6 +119,9 @@ def _inexpressible(plan: Plan) -> Iterator[str]:
                     "those of Llama 2" for name in unlike(model, _LLAMA))
     elif model.layers % plan.configuration.pp:
         yield f"pp {plan.configuration.pp}: stages have equal layers"
+    if mixed_names(plan):
+        yield ("recompute_modules moe without mlp: outputs of MLPs have names that those of "
+               "experts have too")
     if job.optimizer == "sgd-momentum":
         yield "job.optimizer sgd-momentum: opt_type sgd has no momentum"
     if stage.zero == 1 and stage.shard == "dp_in":
@@ -215,8 +220,10 @@ def read(source: Source) -> FileDescription:
     """
     notes: list[str] = []
     there = flat(mapping_in(source, ".yml")) | assigned(source)
-    given = understood(there, (*SETTINGS, *OWN), "maxtext", source, notes, ("override_model_config",
-                                                                            "num_slices"))
+    given = understood(there, (*SETTINGS, *OWN), "maxtext", source, notes, (
+        "override_model_config", "num_slices", *UNPRICED, *UNREAD))
+    outputs = [INPUT, *UNPRICED, *UNREAD, *(one for names in TENSORS.values() for one in names)]
+    places = {name: given.pop(name) for name in outputs if name in given}
     hardware = given.pop("hardware")
     if hardware not in ("gpu", "gpu_multiprocess", "tpu"):
         raise InputError(f"{source.where}: hardware: got {shorten(hardware)}; allowed: gpu, "
@@ -237,7 +244,9 @@ def read(source: Source) -> FileDescription:
     repeats, micro = given.pop("num_pipeline_repeats"), given.pop("num_pipeline_microbatches")
     f = figures_in((*SETTINGS, *OWN), given, source)
     model = _model(f, given, source, own)
-    return _found(source, f, axes, model, (repeats, micro), notes)
+    chain = build_chain(model)
+    recompute = read_remat(f["policy"], places, source, chain, notes)
+    return _found(source, f | {"recompute": recompute}, axes, chain, (repeats, micro), notes)
 
 
 def _check_slices(
@@ -248,11 +257,8 @@ def _check_slices(
     if slices not in (-1, 1):
         raise InputError(f"{source.where}: num_slices: got {shorten(slices)}; allowed: -1, 1 "
                          "(several slices have no price)")
-    if hardware == "tpu":
-        if slices == -1 and given["dcn_data_parallelism"] == -1:
-            notes.append("one slice of TPUs is assumed (several: --set dcn_data_parallelism=N)")
-        notes.append("figures of the stack are those of GPUs, assumed: no run of MaxText on TPUs "
-                     "was measured")
+    if hardware == "tpu" and slices == -1 and given["dcn_data_parallelism"] == -1:
+        notes.append("one slice of TPUs is assumed (several: --set dcn_data_parallelism=N)")
 
 
 def _own(given: Plain, source: Source) -> bool:
@@ -284,10 +290,12 @@ def _model(f: dict[str, Any], given: Plain, source: Source, own: bool) -> Model:
 
 
 def _found(
-    source: Source, f: dict[str, Any], axes: Plain, model: Model, pipeline: tuple[Any, Any],
+    source: Source, f: dict[str, Any], axes: Plain, chain: Chain, pipeline: tuple[Any, Any],
     notes: list[str],
 ) -> FileDescription:
     """Figures in the terms of NEST."""
+    model = chain.model
+    assert model is not None
     if min(f["tensor"], f["tensor_sequence"]) > 1:
         raise InputError(f"{source.where}: ici_tensor_parallelism and "
                          "ici_tensor_sequence_parallelism: got both above 1; allowed: one of them")
@@ -323,14 +331,13 @@ def _found(
     said_ = {"flash_attention": FLASH.get(str(f["attention"]), True),
              gradients: f["gradient_dtype"]}
     changes = {name: value for name, value in said_.items() if getattr(stack, name) != value}
-    chain = build_chain(model)
-    recompute, modules = _policy(f, source, chain)
+    recompute, modules, offload = f["recompute"]
     way = configuration(Division(
         _chunks(chain, pp), dp, micro, tp=tp, sp=f["tensor_sequence"] > 1, cp=cp,
         cp_comm=f.get("cp_comm", "p2p") if cp > 1 else "p2p", cp_a2a=f["cp_a2a"], ep=ep, etp=tp,
         zero=zero,
         replicas=replicas if zero == 3 and replicas > 1 else None, recompute=recompute,
-        modules=modules, schedule=schedule),
+        modules=modules, schedule=schedule, offload=offload),
         None if source.places is None else _by_stage(source.places, dp, pp, cp, tp, ep, source),
         source.where, notes)
     return FileDescription(model, job(batch, seq_len, said(
@@ -378,26 +385,6 @@ def _pipeline(
         raise InputError(f"{source.where}: num_pipeline_microbatches: got {shorten(micro)}; "
                          "allowed: a whole number, or -1")
     return "gpipe", micro
-
-
-def _policy_of(modules: tuple[str, ...]) -> str | None:
-    named = ["mlp" if name == "moe" else name for name in modules]
-    return POLICIES.get(tuple(dict.fromkeys(named)))
-
-
-def _policy(f: dict[str, Any], source: Source, chain: Chain) -> tuple[str, tuple[str, ...]]:
-    names = {policy: modules for modules, policy in POLICIES.items()}
-    if f["policy"] == "full":
-        return "full", ()
-    policy = _SAME.get(str(f["policy"]), f["policy"])
-    if not isinstance(policy, str) or policy not in names:
-        raise InputError(f"{source.where}: remat_policy: got {shorten(f['policy'])}; allowed: "
-                         f"full, {', '.join([*names, *_SAME])} (others have no price; --set "
-                         "remat_policy=full bounds the time from above, minimal_with_context "
-                         "the memory)")
-    found = {*names[policy], *(["moe"] if "mlp" in names[policy] else [])}
-    return "selective", tuple(name for name in (*chain.modules, *chain.further_modules)
-                              if name in found)
 
 
 def _chunks(chain: Chain, pp: int) -> list[tuple[Span, ...]]:

@@ -34,6 +34,7 @@ PLAIN: Mapping[str, object] = {
     "embedding_norm": False, "head_transform": False, "head_bias": False, "pooler": False,
     "vision": None, "chunked": False, "recurrence": None, "layer_types": (), "unrotated": False,
     "parallel": False, "output_bias": False, "mlp_bias": False, "attention_gate": False,
+    "head_gate": False, "value_dim": None, "layer_inputs": 0,
     "sinks": False, "patch_width": 0, "compression": None, "indexer": None, "value_norm": False,
     "streams": 1, "residual_block": 0, "mtp_kind": None}
 """Properties of a decoder that targets have no settings for, and what they must be."""

@@ -184,7 +184,8 @@ class Stack(Rates):
     )
     saves_outputs: Flag = Field(
         False, description="selective recompute keeps named outputs, as JAX: that of the attention "
-        "core drops the core's output too, that of an MLP leaves its last product out",
+        "core drops the core's output too, that of an MLP leaves its last product out, and "
+        "projections of attention are modules",
     )
     stops_early: Flag = Field(
         False, description="full recompute does not run again what the backward pass does not "

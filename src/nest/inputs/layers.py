@@ -415,6 +415,8 @@ class LayerKind(Description):
         None, description="width of a head; default: the model's"
     )
     ffn: Size | None = Field(None, description="width of the dense MLP; default: the model's")
+    sinks: Flag | None = Field(
+        None, description="a trained score for each head; default: the model's")
     window: Window | None = Field(
         None, description="earlier tokens that a token attends to, itself included; null: all"
     )
@@ -423,6 +425,10 @@ class LayerKind(Description):
     )
     one_key: Flag = Field(
         False, description="keys are the values too: no projection of values (Gemma 4)"
+    )
+    shared_keys: Flag = Field(
+        False, description="keys and values are those of the last earlier layer with keys of its "
+        "own and this window (Gemma 4 E2B)"
     )
     indexer: Literal["own", "shared", "none"] = Field(
         "own", description="of sparse attention: own: the layer has the model's indexer, if there "
@@ -444,6 +450,8 @@ class LayerKind(Description):
             if not self.attends and getattr(self, name) is not None:
                 text = f"got {getattr(self, name)}; allowed: nothing with mixer {self.mixer}"
                 problems.append((name, text))
+        if self.shared_keys and not self.attends:
+            problems.append(("shared_keys", "got true; allowed: false without attention"))
         if self.mlp != "dense" and self.ffn is not None:
             problems.append(("ffn", f"got {self.ffn}; allowed: nothing with mlp {self.mlp}"))
         if problems:

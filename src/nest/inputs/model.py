@@ -81,6 +81,9 @@ class Model(Description):
         default_factory=lambda data: _head_dim(data),
         description="width of a head; default: hidden / heads (with mla: nope_dim + rope_dim)",
     )
+    value_dim: Annotated[Whole, Field(ge=1, le=10**5)] | None = Field(
+        None, description="width of a head of values and of its output (MiMo-V2); default: head_dim"
+    )
     ffn: Size = Field(description="width of the dense MLP (of one MLP matrix when gated)")
     gated: Flag = Field(description="gated MLP: three matrices (SwiGLU, GeGLU) instead of two")
     vocab: Size = Field(description="tokens in the vocabulary, without padding")
@@ -125,6 +128,8 @@ class Model(Description):
     attention_gate: Flag = Field(
         False, description="a gate, as wide as the queries, scales attention's output (Qwen3-Next)"
     )
+    head_gate: Flag = Field(
+        False, description="a gate for each head scales attention's output (Step-3.7)")
     sinks: Flag = Field(False, description="a trained score for each head (GPT-OSS)")
     embedding_norm: Flag = Field(False, description="a norm after the embeddings (BERT)")
     head_transform: Flag = Field(
@@ -152,6 +157,10 @@ class Model(Description):
     residual_block: Count = Field(
         0, description="layers of a block, whose residual all later ones attend to (Kimi-K3: 12); "
         "0 = a plain residual",
+    )
+    layer_inputs: SizeOrZero = Field(
+        0, description="width of an input that each layer has of its own: an embedding of the "
+        "token and a projection of the first embedding (Gemma 4 E2B: 256); 0 = none",
     )
     vision: Vision | None = Field(None, description="a tower for images")
     trainable: Trainable | None = Field(
@@ -269,8 +278,8 @@ class Model(Description):
         unlike = [name for name, other in (
             ("mla", self.mla), ("indexer", self.indexer)) if other is not None]
         unlike += [name for name in (
-            "bias", "qkv_bias", "output_bias", "qk_norm", "value_norm", "attention_gate")
-            if getattr(self, name)]
+            "bias", "qkv_bias", "output_bias", "qk_norm", "value_norm", "attention_gate",
+            "head_gate", "value_dim") if getattr(self, name)]
         c = self.compression
         if c is not None:
             problems += [(name, "given; allowed: nothing with compression") for name in unlike]
@@ -289,7 +298,17 @@ class Model(Description):
         if self.residual_block and self.streams > 1:
             text = f"got {self.residual_block}; allowed: 0 with streams {self.streams}"
             problems.append(("residual_block", text))
-        for name, plain in (("streams", 1), ("residual_block", 0)):
+        if self.keys_shared and self.layer_types:
+            first = self.first_sharing
+            own = {kind.window for kind in map(self.layer, range(first)) if kind.attends}
+            if {self.layer(n).window for n in range(first, self.layers)} - own or any(
+                    not self.layer(n).shared_keys for n in range(first, self.layers)):
+                problems.append(("layer_types", "layers with shared_keys; allowed: the last ones, "
+                                 "behind one with keys of its own for each window"))
+            if self.mla is not None or self.compression is not None or self.mtp_layers:
+                problems.append(("layer_kinds", "shared_keys; allowed: without mla, compression "
+                                 "and mtp_layers"))
+        for name, plain in (("streams", 1), ("residual_block", 0), ("layer_inputs", 0)):
             value = getattr(self, name)
             if value != plain and (self.kind != "decoder" or self.parallel):
                 problems.append((name, f"got {value}; allowed: {plain} unless kind is decoder, "
@@ -364,9 +383,11 @@ class Model(Description):
         if self.head_dim != mla.nope_dim + mla.rope_dim:
             allowed = f"{mla.nope_dim + mla.rope_dim} (nope_dim + rope_dim), or leave it out"
             problems.append(("head_dim", f"got {self.head_dim}; allowed: {allowed}"))
-        for name in ("bias", "qkv_bias", "output_bias", "qk_norm", "attention_gate", "sinks"):
-            if getattr(self, name):
-                problems.append((name, "got true; allowed: false with mla"))
+        for name in ("bias", "qkv_bias", "output_bias", "qk_norm", "attention_gate", "head_gate",
+                     "sinks", "value_dim"):
+            if value := getattr(self, name):
+                problems.append((name, f"got {str(value).lower()}; allowed: false with mla"
+                                 if value is True else f"got {value}; allowed: null with mla"))
         return problems
 
     def layer(self, number: int) -> LayerKind:
@@ -408,14 +429,37 @@ class Model(Description):
         return self._kinds[self.mtp_kind]
 
     def carried(self, layer: int) -> int:
-        """Hidden states that a layer (0-based) passes on."""
-        return layer // self.residual_block + 2 if self.residual_block else self.streams
+        """Hidden states that a layer (0-based; -1: the embedding) passes on, whole ones.
+
+        With them travel inputs of the layers behind, and keys and values that these share.
+        """
+        own = layer // self.residual_block + 2 if self.residual_block else self.streams
+        more = self.layer_inputs * (self.layers - 1 - layer)
+        if self.keys_shared and self.first_sharing - 1 <= layer < self.layers - 1:
+            more += sum(2 * one.kv_heads * one.head_dim for one in map(
+                self.sized, {kind for kind in self.kinds if kind.shared_keys}))
+        return own + -(-more // self.hidden)
+
+    @property
+    def keys_shared(self) -> bool:
+        """Whether some layers take keys and values of earlier ones."""
+        return any(kind.shared_keys for kind in self.layer_kinds)
+
+    @property
+    def first_sharing(self) -> int:
+        """The first layer (0-based) that does."""
+        return next((n for n in range(self.layers) if self.layer(n).shared_keys), self.layers)
 
     def sized(self, kind: LayerKind) -> Model:
         """The model with the sizes of one kind of layer."""
-        names = ("heads", "kv_heads", "head_dim", "ffn")
+        names = ("heads", "kv_heads", "head_dim", "ffn", "sinks")
         own = {name: value for name in names if (value := getattr(kind, name)) is not None}
         return self.unchecked(**own) if own else self
+
+    @property
+    def value_width(self) -> int:
+        """Width of a head of values."""
+        return self.value_dim or self.head_dim
 
     def norms(self, kind: LayerKind) -> int:
         """Norms of width hidden in a layer of a kind."""
@@ -547,14 +591,17 @@ def _attention(model: Model, kind: LayerKind | None = None) -> int:
         return total + a * mla.value_dim * h * (2 if mla.gate else 1)
     query, key = a * model.head_dim, model.kv_heads * model.head_dim
     asked = query * (2 if model.attention_gate else 1)
-    keys = (1 if kind is not None and kind.one_key else 2) * key
-    total = h * asked + h * keys + query * h + (_indexer(model, h) if indexed else 0)
+    keys = key + (0 if kind is not None and kind.one_key else model.kv_heads * model.value_width)
+    shared = kind is not None and kind.shared_keys
+    keys = 0 if shared else keys
+    total = h * asked + h * keys + a * model.value_width * h + a * h * model.head_gate
+    total += _indexer(model, h) if indexed else 0
     if model.bias or model.qkv_bias:
         total += asked + keys
     if model.bias or model.output_bias:
         total += h
     if model.qk_norm and model.qk_norm_form == "head":
-        total += 2 * _norm(model, model.head_dim)
+        total += (2 - shared) * _norm(model, model.head_dim)
     if model.qk_norm and model.qk_norm_form == "all":
         total += _norm(model, query) + _norm(model, key)
     return total + (a if model.sinks else 0)
@@ -609,6 +656,8 @@ def _layer(model: Model, kind: LayerKind, active: bool = False) -> int:
         total += model.recurrence.parameters(model.hidden)
     if kind.mlp != "none":
         total += _experts(model, active) if kind.mlp == "experts" else _mlp(own, own.ffn)
+    if model.layer_inputs:  # a gate, a projection back, a norm
+        total += 2 * model.hidden * model.layer_inputs + _norm(model)
     return total
 
 
@@ -623,7 +672,9 @@ def _embedding(model: Model) -> int:
     """Parameters of token, position and token-type embeddings and the norm after them."""
     if model.patch_width:  # with a bias, and a class token
         return (model.patch_width + 2) * model.hidden + _places(model)
-    return model.vocab * model.hidden + _places(model)
+    inputs = model.layers * model.layer_inputs
+    total = model.vocab * model.hidden + _places(model) + inputs * (model.vocab + model.hidden)
+    return total + (_norm(model, model.layer_inputs) if inputs else 0)
 
 
 def _encoder(model: Model) -> int:

@@ -31,7 +31,7 @@ _PART = re.compile(r"\s*(\d{1,9})\s*(?:\.\.\s*(\d{1,9})\s*)?", re.ASCII)
 Recompute = Literal["none", "selective", "full"]
 Module = Literal[
     "core_attn", "norm", "mlp_act", "moe", "mlp", "mla_up_proj", "shared_experts",
-    "gdn_norm_out"]
+    "gdn_norm_out", "qkv_linear", "attn_proj"]
 MODULES: tuple[Module, ...] = get_args(Module)
 """Parts of a layer that selective recompute may run again, with Megatron-Core's names."""
 Precision = Literal[

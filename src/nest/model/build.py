@@ -71,7 +71,8 @@ def build_chain(model: Model) -> Chain:
         last = _encoder_decoder(draft, model)
     else:
         images = None if model.vision is None else _tower(draft, model)
-        last = draft.add(embedding(model), copies=model.streams)
+        last = draft.add(embedding(model), copies=model.carried(-1)
+                         if model.layer_inputs else model.streams)
         if images is not None:
             draft.unkept(images, last)
             last = draft.add(merge(model), images, last)
@@ -188,6 +189,11 @@ def embedding(model: Model, name: str = "embedding", tokens: int | None = None) 
                             parameters=model.relative_positions * model.heads))
     if model.embedding_norm:
         ops.append(norm(model, "embedding_norm", h))
+    if wide := model.layers * model.layer_inputs:  # of all layers; tensor parallelism divides none
+        ops += [Operator("layer_table", "memory", "sequence", forward_elements=5 * wide,
+                         backward_elements=4 * wide, parameters=model.vocab * wide),
+                gemm("layer_inputs", "sequence", wide, h, False, h),
+                replace(norm(model, "layer_inputs_norm", wide), parameters=model.layer_inputs)]
     shared = model.tied_embeddings or model.mtp_layers or model.kind == "encoder-decoder"
     return Layer(name, tuple(ops), _LOOKUP, hidden=h, tokens=tokens,
                  tied_parameters=model.vocab * h if shared else 0)

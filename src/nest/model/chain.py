@@ -14,7 +14,7 @@ from functools import cached_property
 from itertools import combinations
 
 from nest.errors import LimitError
-from nest.inputs.job import Job
+from nest.inputs.job import Job, Stack
 from nest.inputs.layers import MoE
 from nest.inputs.lengths import token_shares
 from nest.inputs.model import Model
@@ -24,6 +24,7 @@ from nest.model.operators import (
     FURTHER_MODULES,
     LATENT_MODULES,
     MODULES,
+    OUTPUT_MODULES,
     Layer,
     Operator,
 )
@@ -116,6 +117,25 @@ class Chain:
         found = {name for kind in self.kinds if kind.checkpointed for name in kind.further_modules}
         return tuple(name for name in FURTHER_MODULES if name in found)
 
+    def modules_under(self, stack: Stack) -> tuple[str, ...]:
+        """All modules that some layer has under a stack, in the order of plans."""
+        outputs = {name for kind in self.kinds if kind.checkpointed for name in kind.output_modules}
+        return (*self.modules, *self.further_modules, *(
+            name for name in OUTPUT_MODULES if stack.saves_outputs and name in outputs))
+
+    def sets_under(self, stack: Stack) -> tuple[tuple[str, ...], ...]:
+        """Sets of modules that a search tries under a stack, if the space names none.
+
+        Where outputs are named, those of norms and activation functions are not, so that what
+        attention projects runs again beside these. All modules together are full recompute.
+        """
+        every = self.modules_under(stack)
+        free = [name for name in ("core_attn", "moe", "mlp", *OUTPUT_MODULES) if name in every]
+        return (*self.module_sets, *(
+            tuple(name for name in every if name in {"norm", "mlp_act", *kept})
+            for count in range(1, len(free)) for kept in combinations(free, count)
+            if {*OUTPUT_MODULES} & {*kept}))
+
     @cached_property
     def module_groups(self) -> tuple[tuple[str, ...], ...]:
         """Modules of which a search tries all sets, if the space names none.
@@ -200,6 +220,8 @@ class Chain:
             "parallel blocks": model.parallel or any(kind.mixer == "both" for kind in kinds),
             "latent experts": model.moe is not None and model.moe.latent > 0,
             "mixed residuals": model.streams > 1 or model.residual_block > 0,
+            "inputs of each layer": model.layer_inputs > 0,
+            "shared keys": model.keys_shared,
             "layers of one part": any(kind.parts < 2 for kind in kinds),
             "layers of unequal sizes": any(model.sized(kind) is not model for kind in kinds),
             "an encoder of images": model.patch_width > 0,

@@ -13,10 +13,11 @@ from itertools import combinations
 
 from nest.inputs.cluster import Cluster
 from nest.inputs.configuration import Configuration, StageConfiguration
-from nest.inputs.job import Job
+from nest.inputs.job import Job, Stack
 from nest.inputs.offload import OFFLOAD_MODULES, Offload
 from nest.inputs.space import SearchSpace
 from nest.model import Chain
+from nest.model.operators import OUTPUT_MODULES
 from nest.model.schedules import chunk_problem, group_problems, path_problems
 from nest.schedules.registry import PLAIN, chunks_at
 
@@ -36,12 +37,12 @@ def tensor_degrees(chain: Chain, most: int) -> tuple[int, ...]:
     return tuple(tp for tp in found if tp <= most)
 
 
-def module_sets(chain: Chain, space: SearchSpace) -> tuple[tuple[str, ...], ...]:
+def module_sets(chain: Chain, space: SearchSpace, stack: Stack) -> tuple[tuple[str, ...], ...]:
     """Sets of modules of selective recompute: those that a space names and the model has, else
     those that a search tries."""
     if space.recompute_modules is None:
-        return chain.module_sets
-    every = (*chain.modules, *chain.further_modules)
+        return chain.sets_under(stack)
+    every = chain.modules_under(stack)
     return tuple(names for count in range(1, len(every) + 1)
                  for names in combinations(every, count)
                  if space.allows("recompute_modules", "+".join(names)))
@@ -164,8 +165,12 @@ def stage_problem(
                 f"{stage.dp_in * stage.cp}")
     if found := excluded(plan.offload, "recompute", stage.recompute):
         return found
-    every = (*chain.modules, *chain.further_modules)
+    every = chain.modules_under(job.stack)
     for module in stage.recompute_modules:
+        if module in OUTPUT_MODULES and not job.stack.saves_outputs:
+            return (f"recompute_modules {module} needs a stack that keeps named outputs "
+                    f"(saves_outputs), which {job.stack.name} does not; allowed: "
+                    f"{', '.join(every) or 'none'}")
         if module not in every:
             return (f"recompute_modules {module} is in no layer of {chain.name}; allowed: "
                     f"{', '.join(every) or 'none'}")

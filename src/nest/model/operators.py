@@ -19,6 +19,8 @@ MODULES = ("core_attn", "norm", "mlp_act", "moe")
 """Parts of a layer that selective recompute may run again."""
 FURTHER_MODULES = ("mlp", "mla_up_proj", "shared_experts", "gdn_norm_out")
 """Further parts; ``Chain.module_groups`` has the sets of parts that a search tries."""
+OUTPUT_MODULES = ("qkv_linear", "attn_proj")
+"""Parts under stacks with ``saves_outputs`` alone: they run again where an output is not named."""
 LATENT_MODULES = ("norm", "mlp_act", *FURTHER_MODULES)
 """The second group where layers have latent attention: published runs of such models run some of
 these again (docs/recipes.md)."""
@@ -157,6 +159,8 @@ class Traffic:
     """Share of the forward ones that belongs to (shared) experts and is repeated with them."""
     mlp: float = 0.0
     """The same of the MLP."""
+    attention: float = 0.0
+    """The same of attention."""
     kept: float = 1.0
     """Share of the forward gathers whose output products keep for gradients of their weights."""
 
@@ -239,6 +243,11 @@ class Layer:
     def further_modules(self) -> tuple[str, ...]:
         """The same of the further ones."""
         return self._named(FURTHER_MODULES)
+
+    @cached_property
+    def output_modules(self) -> tuple[str, ...]:
+        """The same of those under stacks that name outputs."""
+        return self._named(OUTPUT_MODULES)
 
     def _named(self, names: tuple[str, ...]) -> tuple[str, ...]:
         tags = {name for op in self.operators for name in (*op.again, *op.dropped)}

@@ -6,7 +6,9 @@ recompute of norms drops the output and keeps the input. Modules are those of Me
 of attention and MLP, ``mlp_act`` activation functions, ``moe`` router, experts and shared experts,
 ``shared_experts`` the latter alone, ``mlp`` the MLP of a layer without experts and the norm in
 front, which is fused with its first product, ``mla_up_proj`` what latent attention makes of its
-latents: queries, keys and values.
+latents: queries, keys and values. Under stacks that name outputs (``saves_outputs``) there are
+also ``qkv_linear``, projections of queries, keys and values, and ``attn_proj``, attention's output
+projection, where these outputs are not named.
 torchtitan's selective recompute runs norms, activation functions and ``products`` again: every
 second product in the order query, key, value, output, gate, up, down, that is key, output and up
 (_apply_ac_to_transformer_block in torchtitan/parallelisms/parallelize_llama.py, December 2024).
@@ -34,18 +36,19 @@ from nest.model.sparse import compressed_attention, indexer, mixing
 
 _MOE = ("moe",)
 _MLP = ("mlp",)
-_UP = ("mla_up_proj",)
+_QKV, _PROJ = ("qkv_linear",), ("attn_proj",)
+_UP = ("mla_up_proj", *_QKV)
 _SHARED = (*_MOE, "shared_experts")
 
 
-def _output(model: Model, name: str, width: int) -> Operator:
+def _output(model: Model, name: str, width: int, again: tuple[str, ...] = ()) -> Operator:
     """The projection of an attention core's output.
 
     The core keeps its output in 16 bit for its own backward; in fp8 the projection keeps another
     copy.
     """
     bias = model.bias or model.output_bias
-    return replace(gemm(name, "row", model.hidden, width, bias, width, ("products",),
+    return replace(gemm(name, "row", model.hidden, width, bias, width, ("products", *again),
                         cast_elements=width), wide_elements=width, offloaded="attn_proj")
 
 
@@ -56,23 +59,31 @@ def attention(model: Model, causal: bool, kind: LayerKind) -> list[Operator]:
     if model.mla is not None:
         return _latent_attention(model, causal, kind)
     h, q, kv = model.hidden, model.heads * model.head_dim, model.kv_heads * model.head_dim
+    out, both = model.heads * model.value_width, kv + model.kv_heads * model.value_width
     bias = model.bias or model.qkv_bias
     gated = model.attention_gate
     # The projections read the normed input, saved once.
     ops = [
-        gemm("query", "column", 2 * q if gated else q, h, bias, 0),
-        replace(gemm("key_value", "column", kv if kind.one_key else 2 * kv, h, bias, 2 * kv),
-                groups=model.kv_heads, halves=True, product_input=False, offloaded="core_attn"),
+        gemm("query", "column", 2 * q if gated else q, h, bias, 0, _QKV),
+        replace(gemm("key_value", "column", kv if kind.one_key else both, h, bias, both,
+                     _QKV, _QKV), groups=model.kv_heads, halves=True, product_input=False,
+                offloaded="core_attn"),
         replace(kept_input(model, "projection_input"), offloaded="qkv_linear"),
     ]
+    if kind.shared_keys:  # they are kept where they are made
+        ops, kv = [op for op in ops if op.name != "key_value"], 0
     if model.rotary:
         ops.append(Operator("rope", "memory", "heads", forward_elements=2 * (q + kv),
                             backward_elements=2 * (q + kv)))
     if model.qk_norm:
-        ops += [_head_norm(model, "query_norm", q), _head_norm(model, "key_norm", kv)]
-    if model.value_norm:
+        ops.append(_head_norm(model, "query_norm", q))
+    if model.qk_norm and kv:
+        ops.append(_head_norm(model, "key_norm", kv))
+    if model.value_norm and kv:
         ops.append(replace(_head_norm(model, "value_norm", kv), parameters=0))
-    core = _core(model, q, q, saved=q, causal=causal, kind=kind)
+    ops = [op if op.type == "gemm" or op.product_input else replace(op, again=_QKV, dropped=_QKV)
+           for op in ops]
+    core = replace(_core(model, q, out, saved=q, causal=causal, kind=kind), dropped=_QKV)
     if model.indexer is not None and kind.indexer != "none":
         if kind.indexer == "own":
             ops += indexer(model, model.indexer, h, causal)
@@ -81,7 +92,11 @@ def attention(model: Model, causal: bool, kind: LayerKind) -> list[Operator]:
     if gated:  # it keeps the core's output and the gate, the projection what they make
         ops.append(Operator("attention_gate", "memory", "heads", forward_elements=3 * q,
                             backward_elements=5 * q, saved_elements=2 * q))
-    return [*ops, _output(model, "attention_output", q)]
+    if model.head_gate:  # it keeps the core's output, the projection what it makes
+        ops += [gemm("head_gate", "column", model.heads, h, False, model.heads),
+                Operator("attention_gate", "memory", "heads", forward_elements=2 * out,
+                         backward_elements=4 * out, saved_elements=out)]
+    return [*ops, _output(model, "attention_output", out, _PROJ)]
 
 
 def cross_attention(model: Model, positions: int | None) -> list[Operator]:
@@ -142,8 +157,8 @@ def _latent_attention(model: Model, causal: bool, kind: LayerKind) -> list[Opera
     ops: list[Operator] = []
     if mla.q_rank:
         ops += [
-            gemm("query_down", "sequence", mla.q_rank, h, False, 0),
-            replace(norm(model, "query_norm", mla.q_rank), again=_UP),
+            gemm("query_down", "sequence", mla.q_rank, h, False, 0, _QKV),
+            replace(norm(model, "query_norm", mla.q_rank), again=_UP, dropped=_QKV),
             gemm("query_up", "column", query, mla.q_rank, False, mla.q_rank, _UP, _UP,
                  cast_elements=mla.q_rank),
         ]
@@ -151,8 +166,8 @@ def _latent_attention(model: Model, causal: bool, kind: LayerKind) -> list[Opera
         ops.append(gemm("query", "column", query, h, False, 0, _UP))
     ops += [
         kept_input(model, "projection_input"),
-        gemm("key_value_down", "sequence", mla.kv_rank + mla.rope_dim, h, False, 0),
-        replace(norm(model, "key_value_norm", mla.kv_rank), again=_UP),
+        gemm("key_value_down", "sequence", mla.kv_rank + mla.rope_dim, h, False, 0, _QKV),
+        replace(norm(model, "key_value_norm", mla.kv_rank), again=_UP, dropped=_QKV),
         gemm("key_value_up", "column", a * (mla.nope_dim + mla.value_dim), mla.kv_rank, False,
              mla.kv_rank, _UP, _UP, cast_elements=mla.kv_rank),
     ]
@@ -170,7 +185,7 @@ def _latent_attention(model: Model, causal: bool, kind: LayerKind) -> list[Opera
         ops += [gemm("gate", "column", value, h, False, 0),
                 Operator("attention_gate", "memory", "heads", forward_elements=3 * value,
                          backward_elements=5 * value, saved_elements=2 * value)]
-    return [*ops, _output(model, "attention_output", value)]
+    return [*ops, _output(model, "attention_output", value, _PROJ)]
 
 
 def mlp(
@@ -281,7 +296,8 @@ def block(
         ops += [op for op in recurrence(model)
                 if not (kind.attends and op.name == "projection_input")]
     if mixes and not model.parallel:
-        ops += _joined(model, "attention_residual", kind.mixer == "both")
+        joined = _joined(model, "attention_residual", kind.mixer == "both")
+        ops += [replace(op, again=_PROJ) if kind.attends else op for op in joined]
     dense, routed, across, shared = mixes + (kind.mlp == "dense"), None, None, False
     if cross:
         length = model.encoder_seq_len
@@ -310,7 +326,9 @@ def block(
         ops = [replace(op, again=(*op.again, *_MLP)) if op.name == before else op for op in ops]
     if kind.mlp != "none":
         ops += _joined(model, "mlp_residual", model.parallel)
-    if kind.mlp == "dense" and model.norms(kind) <= kind.parts:  # no norm reads the output
+    if model.layer_inputs:
+        ops += _layer_input(model)
+    elif kind.mlp == "dense" and model.norms(kind) <= kind.parts:  # no norm reads the output
         unread = ("mlp_down", "mlp_residual", *("attention_output",) * model.parallel)
         ops = [replace(op, unread=True) if op.name in unread else op for op in ops]
     # Backward gathers the saved input of each column-split product once more.
@@ -321,9 +339,21 @@ def block(
         gathers, scatters = min(2, model.layer_norms), 1
     traffic = Traffic(gathers, scatters, gathers + scatters, gathers, scatters, gathers,
                       experts=1.0 / dense if shared else 0.0,
-                      mlp=0.0 if moe or kind.mlp == "none" else 1.0 / dense)
+                      mlp=0.0 if moe or kind.mlp == "none" else 1.0 / dense,
+                      attention=1.0 / dense if kind.attends else 0.0)
     return Layer(name, tuple(ops), traffic, across, routed, hidden=model.hidden, tokens=tokens,
                  repeated=repeated, checkpointed=True, streams=model.streams)
+
+
+def _layer_input(model: Model) -> list[Operator]:
+    """A gate of the hidden state times the layer's own input, projected back, normed and added
+    (Gemma4TextDecoderLayer of transformers 5.23.0)."""
+    h, width = model.hidden, model.layer_inputs
+    return [gemm("layer_gate", "sequence", width, h, False, h),
+            Operator("layer_gating", "memory", "sequence", forward_elements=3 * width,
+                     backward_elements=5 * width, saved_elements=2 * width),
+            gemm("layer_projection", "sequence", h, width, False, width),
+            norm(model, "layer_norm", h), residual(model, "layer_residual")]
 
 
 def _joined(model: Model, name: str, both: bool) -> list[Operator]:
@@ -338,8 +368,10 @@ def _norms(model: Model, kind: LayerKind) -> list[Operator]:
     """The first two precede the mixer and the MLP, further ones follow them."""
     ops = [norm(model, f"norm_{i}", model.hidden) for i in range(model.norms(kind))]
     ops = [replace(op, again=("norm",)) if i < kind.parts else op for i, op in enumerate(ops)]
-    # The second one reads the result of the output projection.
-    ops = [replace(op, dropped=("products",)) if i == 1 else op for i, op in enumerate(ops)]
+    # The second one reads the result of the output projection, a third one its output.
+    proj = _PROJ if kind.attends and kind.parts == 2 else ()
+    ops = [replace(op, dropped=("products", *proj)) if i == 1 else
+           replace(op, again=proj, dropped=proj) if i == 2 else op for i, op in enumerate(ops)]
     # A norm is a module of its own where it is not fused with the product behind it.
     behind = "mlp_norm" if kind.mlp == "experts" else ""
     modules: tuple[str, ...] = ("attn_norm" if model.mla else "qkv_linear", behind)

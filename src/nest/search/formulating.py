@@ -129,7 +129,7 @@ def _enumerated(
     listed, alone = runnable_splits(query, rules, candidates.splits)
     # Transfers to hosts hide under whole layers: less traffic would make them wait more.
     moves = Offload.of(query.offload).activations
-    policies = policies_of(query.chain, space)
+    policies = policies_of(query.chain, space, query.job.stack)
     if rules is not None:
         policies = runnable_policies(policies, rules, query)
     exchanges = Exchanges(query.chain, fabric, rates) if (

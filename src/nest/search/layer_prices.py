@@ -22,7 +22,7 @@ from nest.costs.memory import limit_bytes
 from nest.costs.network.fabric import Fabric
 from nest.costs.zero import StateCosts, state_costs
 from nest.model import Layer
-from nest.model.operators import FURTHER_MODULES
+from nest.model.operators import FURTHER_MODULES, OUTPUT_MODULES
 from nest.schedules.chunk import STATE_BUFFERS, STATE_RESIDENT
 from nest.search.candidates import Candidates, Rows
 from nest.search.query import Query
@@ -302,8 +302,9 @@ def grouped(
 def _distinct(layer: Layer, policies: Sequence[int]) -> tuple[Ints, Ints]:
     """Policies that differ in a layer, (1, D), and the number of each policy among them, (R,)."""
     lacks = 0
-    for name in (*FURTHER_MODULES, "moe"):
-        if name not in (*layer.modules, *layer.further_modules) and not (
+    has = (*layer.modules, *layer.further_modules, *layer.output_modules)
+    for name in (*FURTHER_MODULES, *OUTPUT_MODULES, "moe"):
+        if name not in has and not (
                 layer.traffic.mlp if name == "mlp" else layer.traffic.experts):
             lacks |= policy("", [name])
     own = [bits if bits == FULL else bits & ~lacks for bits in policies]

@@ -126,12 +126,13 @@ def _names(pipelines: list[Pipeline]) -> str:
 
 def _modules(f: Formulation, rules: Capabilities | None) -> Iterator[tuple[str, str]]:
     """Sets of modules that are recomputed only where the space names them."""
-    chain, space = f.query.chain, f.query.space
-    more = [*chain.further_modules]
+    chain, space, stack = f.query.chain, f.query.space, f.query.job.stack
+    every = chain.modules_under(stack) if rules is None else chain.further_modules
+    more = [name for name in every if name not in chain.modules]
     if space.recompute_modules is not None or not more:
         return
-    named = policies_of(chain, space.replace(recompute_modules=tuple(more)))
-    usual = policies_of(chain, space)
+    named = policies_of(chain, space.replace(recompute_modules=tuple(more)), stack)
+    usual = policies_of(chain, space, stack)
     if rules is not None:
         named = runnable_policies(named, rules, f.query)
     if {*named} - {*usual}:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from nest.costs.choices import FULL, policy
 from nest.inputs.capabilities import Capabilities
+from nest.inputs.job import Stack
 from nest.inputs.space import MODULES, SearchSpace
 from nest.model import Chain
 from nest.model.legality import module_sets
@@ -12,11 +13,12 @@ from nest.stacks.figures import model_figures, offload_figures
 from nest.stacks.rules import applies, wrong
 
 
-def policies_of(chain: Chain, space: SearchSpace) -> list[int]:
+def policies_of(chain: Chain, space: SearchSpace, stack: Stack) -> list[int]:
     """Recompute policies of a space, full last; none is always first, if only to compare with."""
     found = [0]
     if space.allows("recompute", "selective"):
-        found += dict.fromkeys(policy("selective", names) for names in module_sets(chain, space))
+        found += dict.fromkeys(policy("selective", names)
+                               for names in module_sets(chain, space, stack))
     if space.allows("recompute", "full"):
         found.append(FULL)
     return found if len(found) > 1 or space.allows("recompute", "none") else []

@@ -13,6 +13,7 @@ from typing import Any
 
 from nest.errors import InputError, did_you_mean
 from nest.frameworks import settings as arguments
+from nest.frameworks.adapters import of_arguments
 from nest.frameworks.deepspeed.write import ARGUMENTS, JSON, MODEL, TRAINING
 from nest.frameworks.figures import Division, Span, configuration, job
 from nest.frameworks.settings import Plain, Setting, arguments_of, flat, known, plain, tables_of
@@ -84,9 +85,14 @@ def read(source: Source) -> FileDescription:
     given = understood({name: value for name, value in found.items() if name not in autos}, JSON,
                        "deepspeed", source, notes, (_TYPE, _MOMENTUM, _OLD, _PARTED, *_DEFAULTS))
     given = _filled(given, autos, trainer, source)
-    arguments_given, megatron = _arguments(source, trainer, notes)
+    spoken, _ = arguments_of(source.words, known_arguments())
+    adapters, fused, theirs = (None, False, set()) if "num-layers" in spoken else of_arguments(
+        spoken, source)
+    arguments_given, megatron = _arguments(source, {*trainer, *theirs}, trainer, notes)
     f = _figures(given, arguments_given, source)
     model = _model(f, source, megatron)
+    if adapters is not None:
+        model = model.replace(trainable=adapters)
     base = source.asked.stack or ("megatron-deepspeed" if megatron else "deepspeed")
     stack = load_stack(base)
     precision = said(source, "the number format", f["precision"], source.asked.precision,
@@ -95,6 +101,7 @@ def read(source: Source) -> FileDescription:
     chain = build_chain(model)
     changes = _stack(f, stack, precision, chain, notes)
     changes |= _sizes(f, precision, given, stack, model, source)
+    changes |= {"loss": "liger"} if fused else {}
     if not source.words and "recompute" not in f:
         notes.append("recompute is the program's, which no file names: none is assumed (--set "
                      f"{_RECOMPUTE}=true: every layer)")
@@ -223,12 +230,16 @@ def known_arguments() -> arguments.KnownArguments:
         **table.takes, **{one.name: "flag" if one.name in flags else "one" for one in TABLES}})
 
 
-def _arguments(source: Source, trainer: Plain, notes: list[str]) -> tuple[Plain, bool]:
-    """Arguments of the program by name, and whether it is Megatron-DeepSpeed's."""
+def _arguments(
+    source: Source, others: set[str], trainer: Plain, notes: list[str]
+) -> tuple[Plain, bool]:
+    """Arguments of the program by name, and whether it is Megatron-DeepSpeed's; ``others``: those
+    that are read elsewhere."""
     table = known_arguments()
     found, _ = arguments_of(source.words, table)
     found = {ALIASES.get(name, name): value for name, value in found.items()
-             if name not in source.asked.ignored and name.replace("-", "_") not in trainer}
+             if name not in source.asked.ignored and name.replace("-", "_") not in trainer
+             and name not in others}
     found |= {name: (value,) for name, value in source.asked.settings.items()
               if name in {one.name for one in TABLES} and name not in trainer}
     megatron = "num-layers" in found

@@ -14,6 +14,7 @@ from pathlib import PurePath
 from typing import Any
 
 from nest.errors import InputError
+from nest.frameworks.adapters import of_torchtitan
 from nest.frameworks.figures import Division, Span, configuration, job
 from nest.frameworks.settings import Plain, flat, tables_of
 from nest.frameworks.source import (
@@ -59,6 +60,7 @@ _LOSS = ("loss_kept", "loss_peak", "loss_peak_split")
 """Fields of a stack that say what is held of the logits."""
 _SINGLE = ("1f1b", "gpipe")
 _MODULES = re.compile(r"layers\.(\d{1,5})")
+_LORA = "LoRAConverter.Config"
 _CONVERTED = {f"{kind}.Config": name for name, kind in CONVERTERS.items()}
 _FAMILY = re.compile(r"torchtitan\.models\.(\w+)")
 
@@ -201,8 +203,8 @@ def read_python(source: Source) -> FileDescription:
         "ParallelismConfig", "TrainingConfig", "CompileConfig")}
     recompute = _policy(found, None if own else base, source)
     _check_optimizer(found, source)
-    model, precision = _model(module, base, found, source)
     notes: list[str] = []
+    model, precision = _model(module, base, found, source, notes)
     parts = _loss_parts(found, own, notes)
     found = {name: value for name, value in found.items() if name not in whole}
     given = understood(found, PYTHON, NEW, source, notes, _READ)
@@ -305,14 +307,14 @@ def _check_optimizer(found: Plain, source: Source) -> None:
 
 
 def _model(
-    module: Module, base: PythonCall, found: Plain, source: Source
+    module: Module, base: PythonCall, found: Plain, source: Source, notes: list[str]
 ) -> tuple[Model, str | None]:
     """The model, and the format that its products are cast to, if any; None: the file does not say.
     """
     spec = found.pop("model_spec", None)
     registry = isinstance(spec, PythonCall) and spec.name.rpartition(".")[2] == "model_registry"
     precision: str | None = None
-    name = None
+    name = adapters = None
     if isinstance(spec, PythonCall) and registry:
         origin = _FAMILY.search(module.imports.get(spec.name, ""))
         family = origin[1] if origin else PurePath(source.where).parent.name
@@ -320,17 +322,25 @@ def _model(
                      if [one.family, one.flavor] == [family, *spec.words]), None)
         for each in [key for key in found if key.startswith("model_spec.")]:
             value = found.pop(each)
-            if each == "model_spec.converters" and isinstance(value, list) and (
-                    kinds := {_CONVERTED.get(one.name if isinstance(one, PythonCall) else "")
-                              for one in value}) <= {*CONVERTERS} and len(kinds) < 2:
+            calls = [one if isinstance(one, PythonCall) else None for one in value] if (
+                isinstance(value, list)) else [None]
+            lora = [one for one in calls if one is not None and one.name.endswith(_LORA)]
+            kinds = {_CONVERTED.get(one.name if one is not None else "")
+                     for one in calls if one not in lora}
+            if each == "model_spec.converters" and kinds <= {*CONVERTERS} and len(kinds) < 2 and (
+                    len(lora) < 2):
                 precision = "".join(map(str, kinds))
+                adapters = lora[0] if lora else None
             elif not _ignored(each, source):
                 raise InputError(f"{source.where}: {unread(each)}")
         precision = precision or ""
     elif spec is not None and source.asked.model is None:
         raise InputError(f"{source.where}: model_spec is not understood, and nothing is executed; "
                          "name the model by --model MODEL")
-    return named_model(source, name, "no model of the catalog is known by its function"), precision
+    model = named_model(source, name, "no model of the catalog is known by its function")
+    if adapters is not None:
+        model = model.replace(trainable=of_torchtitan(adapters, model, source, notes))
+    return model, precision
 
 
 def _ignored(name: str, source: Source) -> bool:
@@ -446,7 +456,9 @@ def _stack(
             given["activation_checkpoint.mode"] == "full"):
         notes.append("no price: recompute without early_stop (layers that are not compiled run the "
                      "last product of a dense MLP again, which is priced as left out)")
-    found |= {field: getattr(loss, field) / loss_parts for field in _LOSS}
+    found |= {field: getattr(loss, field) for field in _LOSS}
+    if loss_parts > 1:
+        found |= {"loss": "chunks", "loss_chunks": loss_parts}
     if given[_DTYPE] == "bfloat16":
         found |= {"master_copy": False, "moment_dtype": "bf16", "fp32_shards": False}
         if given[_REDUCE] == "bfloat16" or not sharded:

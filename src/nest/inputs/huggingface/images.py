@@ -150,7 +150,9 @@ def _gemma4(config: Config) -> Fields | None:
     tower.only("num_key_value_heads", 12, heads)
     tower.only("use_clipped_linears", False, False)
     tower.only("attention_bias", False, False, None)
-    config.only("audio_config", None, None)
+    if config.get("audio_config") is not None:
+        config.refuse("audio_config", "nothing: towers for sound have no price; without it text "
+                      "and images are read")
     merge, patch = tower.whole("pooling_kernel_size") ** 2, tower.whole("patch_size")
     return {
         "layers": tower.whole("num_hidden_layers"), "hidden": tower.whole("hidden_size"),
@@ -231,6 +233,15 @@ def _minimax_m3(config: Config) -> Fields | None:
     }
 
 
+def _step(config: Config) -> Fields | None:
+    if config.get("vision_config") is not None:
+        config.refuse("vision_config", "nothing: the convolutions that join its patches have no "
+                      "price; without it the language model alone is read")
+    config.read |= {"projector_bias", "understand_projector_stride", "im_start_token",
+                    "im_end_token", "image_token_len", "patch_token_len", "im_patch_token"}
+    return None
+
+
 TOWERS: dict[str, Callable[[Config], Fields | None]] = {
     "gemma3": _gemma3,
     "gemma4": _gemma4,
@@ -245,6 +256,7 @@ TOWERS: dict[str, Callable[[Config], Fields | None]] = {
     "qwen3_5_moe": _qwen3_vl,
     "qwen3_vl": _qwen3_vl,
     "qwen3_vl_moe": _qwen3_vl,
+    "step3p7": _step,
 }
 """Of each model type that has a tower for images, which a file may leave out."""
 

@@ -5,10 +5,11 @@ What layers consist of is that of modeling_*.py in huggingface/transformers 5.23
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from nest.inputs.huggingface.fields import MOST_LAYERS, Config, Fields
 
+_WINDOW = {"full_attention": "full", "sliding_attention": "window"}
 _ATTENTION = {"full_attention": "attention", "linear_attention": "recurrence"}
 
 
@@ -152,11 +153,10 @@ def _gemma4(config: Config, fields: Fields) -> None:
     """Layers with a window, and others with heads of their own, whose keys may be the values too;
     experts run beside the dense MLP, which all tokens pass as they do shared experts."""
     layers = fields["layers"]
-    if config.get("hidden_size_per_layer_input", 256):
-        config.refuse("hidden_size_per_layer_input", "0: tables of embeddings for each layer "
-                      "(Gemma 4 E2B and E4B) are not described")
-    words = {"full_attention": "full", "sliding_attention": "window"}
-    types = config.layers_of("layer_types", layers, words) or _every(
+    if width := config.whole("hidden_size_per_layer_input", 256, 0):
+        fields["layer_inputs"] = width
+        config.only("vocab_size_per_layer_input", fields["vocab"], fields["vocab"])
+    types = config.layers_of("layer_types", layers, _WINDOW) or _every(
         layers, 6, 5, "full", "window")
     types[-1] = "full"
     mlp = "experts" if config.flag("enable_moe_block", False) else "dense"
@@ -171,8 +171,14 @@ def _gemma4(config: Config, fields: Fields) -> None:
             "experts": config.whole("num_experts"), "top_k": config.whole("top_k_experts"),
             "ffn": config.whole("moe_intermediate_size"), "shared_ffn": fields["ffn"],
             "norms": 3, "router_scale": True}
-    fields |= {"layer_types": types, "layer_kinds": [
-        {"name": name, "mlp": mlp, **kinds[name]} for name in dict.fromkeys(types)]}
+    sharing = config.whole("num_kv_shared_layers", 0, 0)
+    double = config.flag("use_double_wide_mlp", False)
+    own = {"shared_keys": True, **({"ffn": 2 * fields["ffn"]} if double else {})}
+    names = [f"{name}_shared" if sharing and n >= layers - sharing else name
+             for n, name in enumerate(types)]
+    fields |= {"layer_types": names, "layer_kinds": [
+        {"name": name, "mlp": mlp, **kinds[name.partition("_")[0]],
+         **(own if name.endswith("_shared") else {})} for name in dict.fromkeys(names)]}
 
 
 def _falcon_h1(config: Config, fields: Fields) -> None:
@@ -210,6 +216,100 @@ def _granite_hybrid(config: Config, fields: Fields) -> None:
     fields |= {"ffn": shared,
                "unrotated": config.data.get("position_embedding_type") != "rope",
                **mixture(mixers, layers * ["experts" if experts else "dense"])}
+
+
+def _kinds(names: Sequence[str], own: Mapping[str, Fields]) -> Fields:
+    """Fields of layers by attention and MLP, such as window_experts; ``own``: of attentions."""
+    kinds = [{"name": name, "mlp": name.split("_")[1], **own[name.split("_")[0]]}
+             for name in dict.fromkeys(names)]
+    return {"layer_kinds": kinds, "layer_types": [*names]}
+
+
+_SPARSE = {"dense": "dense", "sparse": "experts"}
+
+
+def _ones(config: Config, key: str, layers: int, words: tuple[str, str]) -> list[str] | None:
+    """A list of 0 or 1 for each layer as words; None: the file has none."""
+    flags = config.get(key)
+    if flags is None:
+        return None
+    if not isinstance(flags, list) or len(flags) != layers or not {*map(str, flags)} <= {"0", "1"}:
+        config.refuse(key, f"{layers} entries, each 0 or 1")
+        return None
+    return [words[int(flag)] for flag in flags]
+
+
+def _mimo(config: Config, fields: Fields) -> None:
+    layers, heads, groups = fields["layers"], fields["heads"], fields["kv_heads"]
+    forms = config.layers_of("layer_types", layers, _WINDOW) or _ones(
+        config, "hybrid_layer_pattern", layers, ("full", "window")) or [
+            "full" if n % 6 == 5 or n == 0 else "window" for n in range(layers)]
+    mlps = config.layers_of("mlp_layer_types", layers, _SPARSE) or _ones(
+        config, "moe_layer_freq", layers, ("dense", "experts")) or (
+            ["dense"] + layers * ["experts"])[:layers]
+    for key, same in (("swa_num_attention_heads", heads), ("swa_head_dim", fields["head_dim"]),
+                      ("swa_v_head_dim", fields["value_dim"]),
+                      ("add_swa_attention_sink_bias", True),
+                      ("add_full_attention_sink_bias", False)):
+        config.only(key, same, same)
+    # The published code sees as many earlier tokens beside the query itself.
+    earlier = config.whole("sliding_window_size", 0, 0)
+    window = earlier + 1 if earlier else config.whole("sliding_window", 129)
+    config.read.add("sliding_window")
+    if config.whole("n_shared_experts", 0, 0):
+        config.refuse("n_shared_experts", "none")
+    if "experts" in mlps:
+        fields["moe"] = {
+            "experts": config.whole("n_routed_experts", 256),
+            "top_k": config.whole("num_experts_per_tok", 8),
+            "ffn": config.whole("moe_intermediate_size", 2048)}
+        if (parts := config.whole("n_group", 1)) > 1:
+            fields["moe"] |= {"groups": parts, "group_limit": config.whole("topk_group", parts)}
+    config.read.add("topk_group")
+    fields |= {"sinks": True, **_kinds(
+        [f"{form}_{mlp}" for form, mlp in zip(forms, mlps, strict=True)],
+        {"full": {"sinks": False}, "window": {
+            "kv_heads": config.whole("swa_num_key_value_heads", 2 * groups), "window": window}})}
+
+
+def _step(config: Config, fields: Fields) -> None:
+    layers, further = fields["layers"], config.whole("num_nextn_predict_layers", 0, 0)
+    # Published lists go on with the layers of prediction.
+    count = layers + further if further and len(
+        config.data.get("layer_types") or ()) == layers + further else layers
+    forms = config.layers_of("layer_types", count, _WINDOW) or count * ["full"]
+    mlps = config.layers_of("mlp_layer_types", count, _SPARSE)
+    if mlps is None:
+        listed = config.get("moe_layers_enum")
+        numbers = listed.split(",") if isinstance(listed, str) else listed
+        if numbers is None:
+            numbers = list(range(3, layers))
+        if not isinstance(numbers, list) or not all(str(n).strip().isdigit() for n in numbers):
+            config.refuse("moe_layers_enum", "numbers of layers, joined by commas")
+            numbers = []
+        sparse = {int(n) for n in numbers}
+        mlps = ["experts" if n in sparse else "dense" for n in range(count)]
+    config.read.add("moe_layers_enum")
+    heads = config.whole("num_sliding_attention_heads", fields["heads"])
+    other = config.nested("attention_other_setting", {})
+    if other is not None:
+        heads = other.whole("num_attention_heads", heads)
+        other.only("num_attention_groups", fields["kv_heads"], fields["kv_heads"])
+        other.only("head_dim", fields["head_dim"], fields["head_dim"])
+        other.read |= {"attention_type", "true_head_dim"}
+    if "experts" in mlps[:layers]:
+        fields["moe"] = {
+            "experts": config.whole("num_experts", 288),
+            "top_k": config.whole("num_experts_per_tok", 8),
+            "ffn": config.whole("moe_intermediate_size", 1280),
+            "shared_ffn": config.whole("share_expert_dim", 1280, 0)}
+    window = config.whole("sliding_window") if "window" in forms else 1
+    config.read.add("sliding_window")
+    names = [f"{form}_{mlp}" for form, mlp in zip(forms, mlps, strict=True)]
+    found = _kinds(names, {"full": {}, "window": {"window": window, "heads": heads}})
+    fields |= {"mtp_layers": further, **found, "layer_types": names[:layers]}
+    if count > layers:
+        fields["mtp_kind"] = names[layers]
 
 
 def _state_space(fields: Fields) -> None:
@@ -335,9 +435,11 @@ MIXED: dict[str, Callable[[Config, Fields], None]] = {
     "llama4_text": _llama4_text,
     "mamba": _mamba,
     "mamba2": _mamba2,
+    "mimo_v2_flash": _mimo,
     "minimax": _minimax,
     "nemotron-nas": _nemotron_nas,
     "nemotron_h": _nemotron_h,
     "qwen3_next": _qwen3_next,
+    "step3p5": _step,
 }
 """Of each model type that mixes kinds of layers."""

@@ -89,6 +89,18 @@ def _glm4_moe(config: Config, fields: Fields) -> None:
     fields.setdefault("head_dim", max(1, fields["hidden"] // fields["heads"]))
 
 
+def _hy3(config: Config, fields: Fields) -> None:
+    moe = fields["moe"] = _routed(config, 1)
+    config.only("expert_hidden_dim", moe["ffn"], moe["ffn"])
+    types = config.layers_of("mlp_layer_types", fields["layers"],
+                             {"dense": "dense", "sparse": "sparse"})
+    if types is not None and "first_k_dense_replace" not in config.data:
+        moe["first_dense"] = types.index("sparse") if "sparse" in types else len(types)
+    first = moe["first_dense"]
+    if types is not None and types != (first * ["dense"] + len(types) * ["sparse"])[:len(types)]:
+        config.refuse("mlp_layer_types", f"{first} x dense (first_k_dense_replace), then sparse")
+
+
 def _minimax_m2(config: Config, fields: Fields) -> None:
     flags = config.get("attn_type_list")  # 1: attention, 0: lightning attention
     if flags is not None and (not isinstance(flags, list) or {*map(str, flags)} != {"1"}):
@@ -184,6 +196,7 @@ _RULES: dict[str, Callable[[Config, Fields], None]] = {
     "gpt_neo": _gpt_neo,
     "gqa": _gqa,
     "hunyuan_v1_moe": _hunyuan_moe,
+    "hy_v3": _hy3,
     "llama": _llama,
     "minimax_m2": _minimax_m2,
     "opt": _opt,

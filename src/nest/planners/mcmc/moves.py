@@ -54,7 +54,7 @@ class Proposals:
         forms += [("a2a+p2p", inner) for inner in divisors(cluster.size) if inner > 1]
         self.forms = [(name, inner) for name, inner in forms if space.allows("cp_comm", name)
                       and (inner == 1 or space.allows("cp_a2a", inner))] or forms[:1]
-        self.module_sets = module_sets(chain, space)
+        self.module_sets = module_sets(chain, space, job.stack)
         moe = chain.experts
         self.pairs = [] if moe is None else [
             (ep, etp) for ep in divisors(moe.experts) for etp in divisors(moe.ffn)
