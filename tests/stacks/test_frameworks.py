@@ -39,9 +39,13 @@ Groups = set[frozenset[int]]
 # ---------------------------------------------------------------- random configurations
 
 
+DRAW = {"torchtitan": 42}
+"""Numbers of draws in which each rule is broken by some case, where the first is none."""
+
+
 @cache
 def cases(framework: str) -> tuple[Any, ...]:
-    rng = Random(f"{framework} 1")
+    rng = Random(f"{framework} {DRAW.get(framework, 1)}")
     return tuple(_case(rng, framework) for _ in range(CASES))
 
 
