@@ -59,7 +59,8 @@ def best_of(x: Instance, cluster: Cluster, text: str) -> Answer:
     for name, values in Offload.of(text).needs.items():
         space = space.replace(**{name: [one for one in values if space.allows(name, one)]})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(oracle_prices, "StageSetting", lambda *inputs: StageSetting(*inputs, gone))
+        patch.setattr(oracle_prices, "StageSetting",
+                      lambda *inputs, waits: StageSetting(*inputs, gone, waits))
         return solve(x.chain, cluster, x.job, space)
 
 
