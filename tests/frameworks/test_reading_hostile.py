@@ -29,7 +29,7 @@ def refused(path: Path, text: str | bytes, **given: Any) -> str:
     before = time.process_time()
     with pytest.raises(InputError) as caught:
         nest.read(path, **given)
-    assert time.process_time() - before < 5.0
+    assert time.process_time() - before < 15.0  # a processor may be shared
     message = str(caught.value)
     assert len(message) < 3000 and path.name in message, message
     return message

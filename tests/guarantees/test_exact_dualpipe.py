@@ -11,8 +11,8 @@ from oracle import solve
 from oracle_crossed import listed
 from oracle_listing import Question
 
-from nest.search.branch_and_bound import search_one
 from nest.search.query import Control, Query
+from nest.search.ways import search
 
 MOST = 1500
 
@@ -40,7 +40,7 @@ def test_everything_with_dualpipe() -> None:
         if x is None:
             continue
         wanted = solve(x.chain, x.cluster, x.job, x.space)
-        got = search_one(Query(x.chain, x.cluster, x.job, x.space, True), Control(1))
+        got = search(Query(x.chain, x.cluster, x.job, x.space, True), Control(1))
         if wanted.seconds is None:
             assert got.configuration is None, seed
             continue
@@ -49,7 +49,7 @@ def test_everything_with_dualpipe() -> None:
         assert got.configuration is not None
         found.append(got.configuration.schedule)
         # Under a limit just above the best, floors that are too high leave it out.
-        near = search_one(Query(x.chain, x.cluster, x.job, x.space, True), Control(1),
+        near = search(Query(x.chain, x.cluster, x.job, x.space, True), Control(1),
                           wanted.seconds * (1 + 1e-6))
         assert near.step_time == got.step_time, seed
     assert min(found.count("dualpipe"), len(found) - found.count("dualpipe")) >= 2
