@@ -22,7 +22,7 @@ from oracle_crossed import crossed
 from oracle_interleaved import interleaved, wrapped, wrapped_links
 from oracle_listing import Question, Wrap
 from oracle_plans import Answer, Found, Key, Priced, Ranked, later, read_stage, write_stage
-from oracle_prices import Pricer, Run, waits_of
+from oracle_prices import Pricer, Run, waits_in, waits_of
 from oracle_rules import FULL, Choice, Outer, Policy, shards
 from oracle_schedules import SCHEDULES, Behind, Schedule
 
@@ -48,10 +48,7 @@ def price(chain: Chain, cluster: Cluster, job: Job, plan: Configuration) -> Pric
     cuts = check(Question(chain, cluster, job, SearchSpace(schedule=plan.schedule)), plan, stages)
     order = plan.order or tuple(range(len(chain)))
     pricer = Pricer(chain, cluster, job, [(outer, c) for c, _ in stages],
-                    [policy for _, policy in stages], waits_of(
-                        plan.pp, plan.schedule, [s.zero for s in plan.stages],
-                        [s.shard for s in plan.stages])
-                    if job.uneven else ALONE)
+                    [policy for _, policy in stages], waits_in(job, plan))
     runs: list[list[Run]] = []
     for s, (stage, (_, policy)) in enumerate(zip(plan.stages, stages, strict=True)):
         tables = [pricer.run(order[i:j], sum(1 << n for n in order[:i]), [policy], plan.pp > 1)

@@ -15,7 +15,7 @@ import numpy as np
 from oracle_links import arrays
 from oracle_plain_runs import NO_TIME, Figures, Hand, Hands, PlainRun, Runs
 from oracle_plans import read_stage
-from oracle_prices import Pricer, reducing, waits_of
+from oracle_prices import Pricer, reducing, waits_in
 from oracle_rules import FULL, NONE, Outer, Policy, shards
 from simulation import Task, interleaved
 
@@ -47,9 +47,8 @@ def plain_parts(
     outer = Outer(plan.outer_dp, plan.micro_batch, plan.stride)
     order = plan.order or tuple(range(len(chain)))
     chosen = [read_stage(stage) for stage in plan.stages]
-    pricer = Pricer(chain, cluster, job, [(outer, c) for c, _ in chosen], [], waits_of(
-        plan.pp, plan.schedule, [stage.zero for stage in plan.stages],
-        [stage.shard for stage in plan.stages]))
+    pricer = Pricer(chain, cluster, job, [(outer, c) for c, _ in chosen], [],
+                    waits_in(job, plan))
     runs: list[list[PlainRun]] = []
     hands: list[list[Hand]] = []
     for s, (stage, (c, policy)) in enumerate(zip(plan.stages, chosen, strict=True)):

@@ -20,7 +20,7 @@ from nest.costs.compute import Machine
 from nest.costs.imbalance import ALONE, Meeting, Waits
 from nest.costs.layer import layer_costs
 from nest.costs.network.collectives import Group, Network
-from nest.inputs import Cluster, Job, Stack
+from nest.inputs import Cluster, Configuration, Job, Stack
 from nest.model import Chain, Layer
 
 Floats = NDArray[np.float64]
@@ -145,6 +145,12 @@ def waits_of(pp: int, schedule: str, zeros: Sequence[int], shards: Sequence[str]
     stages = min(n for k in range(8) for n in (2**k, 3 * 2**k) if n >= pp)
     return Waits(stages, {"1f1b": "none", "gpipe": "all"}.get(
         schedule if pp > 1 else "", "some"), meet)  # type: ignore[arg-type]
+
+
+def waits_in(job: Job, plan: Configuration) -> Waits:
+    """Those of a plan."""
+    return waits_of(plan.pp, plan.schedule, [stage.zero for stage in plan.stages],
+                    [stage.shard for stage in plan.stages]) if job.uneven else ALONE
 
 
 class Pricer:

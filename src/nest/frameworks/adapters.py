@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from nest.errors import InputError
@@ -76,9 +76,7 @@ def trainable_of(there: Plain, defaults: Plain, source: Source) -> Trainable | N
                          "adapters, or lora_target_linear: true")
     saved = there.pop("lora_modules_to_save", None) or there.pop("additional_target", None) or ()
     saved = saved.split(",") if isinstance(saved, str) else saved
-    if unknown := [one for one in saved if one not in _SAVED]:
-        raise InputError(f"{source.where}: lora_modules_to_save: got {shorten(unknown[0])}; "
-                         f"allowed: {', '.join(_SAVED)}")
+    parts = _parts(saved, f"{source.where}: lora_modules_to_save")
     layers = there.pop("peft_layers_to_transform", None)
     kept = None
     for (setting, on), format_ in _QUANTIZED.items():
@@ -90,9 +88,15 @@ def trainable_of(there: Plain, defaults: Plain, source: Source) -> Trainable | N
     if value == "qlora" and kept is None:
         raise InputError(f"{source.where}: adapter: got 'qlora' without load_in_4bit; allowed: "
                          "with load_in_4bit: true")
-    parts = [_SAVED[one] for one in saved]
     return Trainable.parse({"lora": lora, "parts": parts, "layers": layers,
                             "frozen_precision": kept}, f"{source.where}: adapters")
+
+
+def _parts(saved: Collection[str], where: str) -> list[str]:
+    """Parts that are trained beside adapters, by the names of their modules."""
+    if unknown := [one for one in saved if one not in _SAVED]:
+        raise InputError(f"{where}: got {shorten(unknown[0])}; allowed: {', '.join(_SAVED)}")
+    return [_SAVED[one] for one in saved]
 
 
 def loss_of(there: Plain) -> str:
@@ -157,16 +161,13 @@ def of_arguments(
     if not targets:
         raise InputError(f"{source.where}: --lora_target_modules: missing; needed: modules with "
                          "adapters (PEFT chooses them by the model's type otherwise)")
-    saved = value("lora_modules_to_save")
-    if unknown := [one for one in saved if one not in _SAVED]:
-        raise InputError(f"{source.where}: --lora_modules_to_save: got {shorten(unknown[0])}; "
-                         f"allowed: {', '.join(_SAVED)}")
+    parts = _parts(value("lora_modules_to_save"), f"{source.where}: --lora_modules_to_save")
     kept = value("bnb_4bit_quant_type") if value("load_in_4bit") is True else (
         "int8" if value("load_in_8bit") is True else None)
     return Trainable.parse({
         "lora": {"rank": value("lora_r"), "targets": list(targets),
                  "dropout": value("lora_dropout")},
-        "parts": [_SAVED[one] for one in saved], "frozen_precision": kept,
+        "parts": parts, "frozen_precision": kept,
     }, f"{source.where}: adapters"), fused, names
 
 

@@ -71,8 +71,7 @@ def build_chain(model: Model) -> Chain:
         last = _encoder_decoder(draft, model)
     else:
         images = None if model.vision is None else _tower(draft, model)
-        last = draft.add(embedding(model), copies=model.carried(-1)
-                         if model.layer_inputs else model.streams)
+        last = draft.add(embedding(model), copies=model.carried(-1))
         if images is not None:
             draft.unkept(images, last)
             last = draft.add(merge(model), images, last)

@@ -7,7 +7,6 @@ import math
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from hashlib import sha256
 from typing import Any, NamedTuple
 
 from nest.errors import InputError
@@ -150,10 +149,6 @@ class Points:
         labels = tuple(choice.label for choice in choices)
         try:
             question, key = self._resolver.question(choices)
-            train = self._study.train
-            if train is not None and train.smaller and train.failures is not None:
-                question = question.unchecked(failures=train.failures)
-                key = sha256(f"{key}\n{train.failures.model_dump_json()}".encode()).hexdigest()
             names = {**{name: getattr(question, name) for name in SECTIONS},
                      "devices": question.cluster.size,
                      **dict(zip(self._study.axes, labels, strict=True))}

@@ -162,6 +162,8 @@ class Resolver:
         for name in ("job", "space", "search"):
             self._base[name] = dict(self._base[name])
         self._base["job"].setdefault("stack", DEFAULT_STACK)
+        train = study.train
+        self._failures = train.failures if train is not None and train.smaller else None
 
     def data(self, choices: Sequence[Choice]) -> dict[str, Any]:
         """The sections with what the choices set: whole sections first, then deeper fields.
@@ -191,6 +193,9 @@ class Resolver:
         for name in SECTIONS:
             parts[name], text = _needed(name, data[name])
             texts.append(text)
+        if self._failures is not None:
+            parts["failures"] = self._failures
+            texts.append(self._failures.model_dump_json())
         key = hashlib.sha256("\n".join((VERSION, *texts)).encode()).hexdigest()
         return VersionedQuestion.model_construct(**parts), key  # the parts are checked
 
@@ -319,10 +324,10 @@ def ask(question: VersionedQuestion) -> Answered:
 
 def _lasting(plan: Plan, question: VersionedQuestion) -> dict[str, float]:
     """What failures leave of the time, where plans for fewer nodes go on."""
-    from nest.replanning.goodput import goodput_of
-
     if question.failures is None:
         return {}
+    from nest.replanning.goodput import goodput_of
+
     found = goodput_of(plan, question.failures, lambda left: planned(question.unchecked(
         cluster=left, below=math.inf, floor=0.0, within=0.0)))
     spares = found.spares * found.node_devices / found.devices

@@ -16,7 +16,16 @@ from nest.frameworks import settings as arguments
 from nest.frameworks.adapters import of_arguments
 from nest.frameworks.deepspeed.write import ARGUMENTS, JSON, MODEL, TRAINING
 from nest.frameworks.figures import Division, Span, configuration, job
-from nest.frameworks.settings import Plain, Setting, arguments_of, flat, known, plain, tables_of
+from nest.frameworks.settings import (
+    Plain,
+    Setting,
+    Words,
+    arguments_of,
+    flat,
+    known,
+    plain,
+    tables_of,
+)
 from nest.frameworks.source import (
     MOST_PROBLEMS,
     FileDescription,
@@ -88,7 +97,9 @@ def read(source: Source) -> FileDescription:
     spoken, _ = arguments_of(source.words, known_arguments())
     adapters, fused, theirs = (None, False, set()) if "num-layers" in spoken else of_arguments(
         spoken, source)
-    arguments_given, megatron = _arguments(source, {*trainer, *theirs}, trainer, notes)
+    arguments_given, megatron = _arguments(
+        {name: value for name, value in spoken.items() if name not in theirs}, source, trainer,
+        notes)
     f = _figures(given, arguments_given, source)
     model = _model(f, source, megatron)
     if adapters is not None:
@@ -231,15 +242,12 @@ def known_arguments() -> arguments.KnownArguments:
 
 
 def _arguments(
-    source: Source, others: set[str], trainer: Plain, notes: list[str]
+    words: Mapping[str, Words], source: Source, trainer: Plain, notes: list[str]
 ) -> tuple[Plain, bool]:
-    """Arguments of the program by name, and whether it is Megatron-DeepSpeed's; ``others``: those
-    that are read elsewhere."""
+    """Arguments of the program by name, and whether it is Megatron-DeepSpeed's."""
     table = known_arguments()
-    found, _ = arguments_of(source.words, table)
-    found = {ALIASES.get(name, name): value for name, value in found.items()
-             if name not in source.asked.ignored and name.replace("-", "_") not in trainer
-             and name not in others}
+    found = {ALIASES.get(name, name): value for name, value in words.items()
+             if name not in source.asked.ignored and name.replace("-", "_") not in trainer}
     found |= {name: (value,) for name, value in source.asked.settings.items()
               if name in {one.name for one in TABLES} and name not in trainer}
     megatron = "num-layers" in found
