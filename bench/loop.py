@@ -116,12 +116,16 @@ class Loop:
         return sum((by[a.name] < by[b.name]) == (a.measured < b.measured)
                    for a, b in pairs) / len(pairs)
 
-    def pick(self, ranks: int, by: Mapping[str, float]) -> tuple[int, int, float]:
-        """Place in the measured order of the fastest by given seconds, of how many, its regret."""
-        own = [one for one in self.candidates if one.ranks == ranks]
-        pick = min((one for one in own if one.name in by), key=lambda one: by[one.name])
-        faster = sum(one.measured < pick.measured for one in own)
-        return faster + 1, len(own), pick.measured / min(one.measured for one in own) - 1.0
+    def pick(self, ranks: int, by: Mapping[str, float]) -> Candidate:
+        """The fastest by given seconds."""
+        return min((one for one in self.candidates if one.ranks == ranks and one.name in by),
+                   key=lambda one: by[one.name])
+
+    def standing(self, pick: Candidate) -> tuple[int, int, float]:
+        """Place of one in the measured order, of how many, its regret."""
+        own = [one.measured for one in self.candidates if one.ranks == pick.ranks]
+        faster = sum(seconds < pick.measured for seconds in own)
+        return faster + 1, len(own), pick.measured / min(own) - 1.0
 
 
 def run(python: str, folder: Path, words: Sequence[str], **variables: str) -> str:
@@ -246,7 +250,8 @@ def loop_text(found: Loop, width: int = 80) -> str:
             ways.insert(1, (f"best of {LEARNED} runs", ran))
         page.paragraph(f"Pick on {ranks}: " + "; ".join(
             f"by {name} {place} of {count}, {100 * regret:.0f} % slower than the fastest"
-            for name, seconds in ways for place, count, regret in [found.pick(ranks, seconds)]))
+            for name, seconds in ways for place, count, regret 
+            in [found.standing(found.pick(ranks, seconds))]))
     for ranks in RANKS:
         for name, plan in (("before", found.first[ranks]), ("after", found.again[ranks])):
             one = plan.stages[0]
