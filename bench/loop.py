@@ -250,7 +250,7 @@ def loop_text(found: Loop, width: int = 80) -> str:
             ways.insert(1, (f"best of {LEARNED} runs", ran))
         page.paragraph(f"Pick on {ranks}: " + "; ".join(
             f"by {name} {place} of {count}, {100 * regret:.0f} % slower than the fastest"
-            for name, seconds in ways for place, count, regret 
+            for name, seconds in ways for place, count, regret
             in [found.standing(found.pick(ranks, seconds))]))
     for ranks in RANKS:
         for name, plan in (("before", found.first[ranks]), ("after", found.again[ranks])):
