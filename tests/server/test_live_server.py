@@ -93,8 +93,9 @@ def test_a_port_in_use_is_told() -> None:
         assert "where nothing can listen" in other.stderr and "Traceback" not in other.stderr
 
 
+POINTS = 30
 LONG = {**question(512, "llama2-7b"), "name": "long", "axes": {
-    "cluster.levels.0.bandwidth": {"from": "100 GB/s", "to": "900 GB/s", "count": 60}}}
+    "cluster.levels.0.bandwidth": {"from": "100 GB/s", "to": "900 GB/s", "count": POINTS}}}
 
 
 def followed(server: Server, name: str, answered: int) -> dict:
@@ -112,10 +113,10 @@ def test_a_sweep_that_runs_at_the_end_goes_on_afterwards(tmp_path: Path, grace: 
     with serving("--workers", "2", "--grace", grace, "--folder", str(tmp_path)) as server:
         name = server.ask("/v1/sweeps", LONG)[1]["id"]
         before = followed(server, name, 5)
-        assert before["state"] == "running" and 5 <= before["answered"] < 60
+        assert before["state"] == "running" and 5 <= before["answered"] < POINTS
     with Store(str(tmp_path / FILE)) as store:
         stored = {key: json.loads(text) for key, text in store.all_answers()}
-        assert before["answered"] <= len(stored) < 60
+        assert before["answered"] <= len(stored) < POINTS
         assert {one["status"] for one in stored.values()} == {"ok"}
         # no question is taken any more: this process could ask each of the others
         assert all(store.claim(row.question) for row in store.rows(store.latest()[0])
@@ -126,19 +127,19 @@ def test_a_sweep_that_runs_at_the_end_goes_on_afterwards(tmp_path: Path, grace: 
     with serving("--workers", "2", "--folder", str(tmp_path)) as server:
         found = server.get(f"/v1/sweeps/{name}")
         assert (found["state"], found["name"]) == ("interrupted", "long")
-        assert len(stored) <= found["answered"] < 60 and "POST" in found["message"]
+        assert len(stored) <= found["answered"] < POINTS and "POST" in found["message"]
         assert [one["id"] for one in server.get("/v1/sweeps")["sweeps"]] == [name]
         rows = server.get(f"/v1/sweeps/{name}/points")["rows"]
         assert sum(row["status"] == "ok" for row in rows) == len(stored)
         assert server.ask("/v1/sweeps", LONG)[1]["id"] == name
-        after = followed(server, name, 61)
-        assert (after["state"], after["points"]) == ("done", 60)
-        assert after["asked"] == 60 - len(stored)
+        after = followed(server, name, POINTS + 1)
+        assert (after["state"], after["points"]) == ("done", POINTS)
+        assert after["asked"] == POINTS - len(stored)
     with serving("--workers", "1", "--folder", str(tmp_path)) as server:
         assert server.get(f"/v1/sweeps/{name}")["state"] == "done"
     with Store(str(tmp_path / FILE), reads=True) as store:
         now = dict(store.all_answers())
-        assert len(now) == 60 and all(json.loads(now[key]) == one for key, one in stored.items())
+        assert len(now) == POINTS and all(json.loads(now[key]) == one for key, one in stored.items())
 
 
 def test_a_server_says_when_its_workers_are_ready(tmp_path: Path) -> None:
@@ -163,7 +164,7 @@ def test_the_process_of_a_sweep_dies_alone() -> None:
         followed(server, name, 1)
         own, = {*server.workers} - before
         os.kill(own, signal.SIGKILL)
-        assert followed(server, name, 61)["state"] == "failed"
+        assert followed(server, name, POINTS + 1)["state"] == "failed"
         assert server.ask("/v1/plan", question(72))[0] == 200
         assert {*server.workers} == before
         assert server.ask("/v1/sweeps", LONG)[0] == 202  # goes on

@@ -6,7 +6,6 @@ of another one is priced. Proofs: docs/proofs.md, Lemma 45 (combined).
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -16,16 +15,14 @@ from numpy.typing import NDArray
 from nest.costs.distinct import least_of
 from nest.search.alike import Alike
 from nest.search.cache import Cache
-from nest.search.formulating import of_used_bodies, pruned, repriced, ruled
-from nest.search.layer_prices import APART
+from nest.search.formulating import of_used_bodies, pruned, renumbered, repriced, ruled
+from nest.search.layer_prices import APART, some_bodies
 from nest.search.runnable import Pipeline
 from nest.search.tensors import Formulation
 
 Ints = NDArray[np.int64]
 COMBINED = "combined"
 """The schedule."""
-SOME = 4096
-"""Bodies whose seconds are summed at once, for little memory."""
 
 
 def combined(
@@ -41,7 +38,9 @@ def combined(
     f = f.take(np.flatnonzero(ep[pair] > 1))
     if f.prices.exchange is None or not len(f.listing.body):
         return ruled(f)
-    f = ruled(of_used_bodies(f.take(_quick(f, limit))))
+    f, used = renumbered(f.take(_quick(f, limit)))
+    f = ruled(replace(f, prices=f.prices.with_bodies(
+        len(used), some_bodies(base.every.by_type, used), False)))
     if len(f.listing.body):
         f = f.take(_near(f, limit)) if limit < np.inf else f
         f = of_used_bodies(replace(f, prices=f.prices.with_parts(f.listing.body)))
@@ -52,18 +51,7 @@ def combined(
 def _quick(f: Formulation, limit: float) -> Ints:
     """The same as :func:`_near` with no more than sums: all all-to-alls are hidden, each layer has
     the fastest start, and there are as many stages as may be."""
-    rows, overlap = f.listing.rows, f.query.job.stack.overlap_ep
-    layers = Counter(zip(
-        f.choices.order.tolist(), f.choices.signatures.whole_kinds, strict=True))
-    prices, each = f.prices, np.empty(len(f.prices.ahead))
-    for begin in range(0, len(each), SOME):
-        some = slice(begin, begin + SOME)
-        seconds = prices.ahead[some, None, :, 1] + prices.back[some, ..., 1]
-        seconds -= overlap * prices.all_to_alls(some).sum(axis=3)
-        each[some] = np.asarray(sum(
-            many * np.minimum(seconds[..., a], seconds[..., b])
-            for (a, b), many in layers.items())).min(axis=1, initial=np.inf)
-    least = each[f.listing.body]
+    rows, least = f.listing.rows, f.every.beside[f.listing.body]
     if rows.start.any():
         least = least_of(least, rows.degrees(f.listing.outer)[1])
     m, stride = f.sites()

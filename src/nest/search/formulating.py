@@ -7,6 +7,7 @@ depend on prices: the cache holds it by what its step reads.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -22,7 +23,7 @@ from nest.inputs.offload import Offload
 from nest.records import AHEAD, BACK, STATE, rows_of
 from nest.records.links import Twins
 from nest.records.tables import Blocks
-from nest.schedules.registry import SCHEDULES
+from nest.schedules.registry import SCHEDULES, copies
 from nest.search import compiled
 from nest.search.cache import Cache, Identity
 from nest.search.candidates import Candidates, Listing, Outer, Rows, outers
@@ -36,8 +37,9 @@ from nest.search.policies import policies_of, runnable_policies
 from nest.search.query import Query
 from nest.search.runnable import Pipeline, Runnable, SpacePart, needs_context, runnable_splits
 from nest.search.signatures import Signatures, signatures
-from nest.search.tensors import Choices, Formulation
+from nest.search.tensors import Choices, Every, Formulation
 
+Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
@@ -88,8 +90,12 @@ def formulate(
     layouts = layouts_of(choices, part, cache)
     choices.candidates.price_places(each_of)
     frame = _frame(choices, part, layouts.runnable, cache)
-    return pruned(priced(choices, part, layouts, frame, rates, each_of), frame.verdicts, each_of,
-                  frame.taken)
+    found = pruned(priced(choices, part, layouts, frame, rates, each_of), frame.verdicts, each_of,
+                   frame.taken)
+    # Bounds of similar questions need all prices, and so do pipelines with copies of the model.
+    if found.known is None and all(copies(one.schedule) == 1 for one in part.later):
+        found = of_used_bodies(found)
+    return found
 
 
 # ------------------------------------------------------------ enumerate
@@ -198,6 +204,7 @@ def _framed(choices: Choices, part: SpacePart, runnable: Runnable) -> Frame:
     none: Ints = np.zeros(0, dtype=np.int64)
     rows = Rows(*(np.concatenate([none, *column]) for column in zip(*each, strict=True))
                 ) if each else Rows(*[none] * 5)
+    del each, known  # as much memory as the rows
     runnable = runnable.compared(rows, candidates.splits, candidates.pairs)
     allowed = np.flatnonzero(runnable.rows)
     rows, first = rows.take(allowed), np.searchsorted(allowed, first)
@@ -243,23 +250,27 @@ def priced(
     query, candidates, every = choices.query, choices.candidates, frame.every
     prices = LayerPrices(query, rates, choices.policies, choices.zeros).filled(
         frame.grouped, candidates.fabric, _in_parts(part.schedules), each_of)
+    beside: Floats = np.zeros(0)
+    if any(one.schedule == "combined" for one in part.later):
+        beside = prices.least_beside(Counter(zip(
+            choices.order.tolist(), choices.signatures.whole_kinds, strict=True)))
     known = None
     if frame.lower is not None and part.own:
         known = frame.lower.begin(FramePrices(
             every.body, every.state, prices.ahead, prices.back, prices.state, prices.apart,
             np.stack(candidates.fabric.rates), prices.limit))
-    return Formulation(query, part, choices, layouts, frame.runnable, frame.outers, every, every,
-                       prices, prices.limit, known)
+    return Formulation(query, part, choices, layouts, frame.runnable, frame.outers, every,
+                       Every(every, prices.by_type, beside), prices, prices.limit, known)
 
 
 def repriced(
     base: Formulation, pipelines: Sequence[Pipeline], cache: Cache, copies: int = 1
 ) -> Formulation:
-    """The same for other pipelines: all candidates, as they are priced; rules follow."""
+    """The same for other pipelines: all candidates, as they are numbered; rules follow."""
     part = base.part._replace(pipelines=tuple(pipelines))
     layouts = layouts_of(base.choices, part, cache)
     return replace(base, part=part, layouts=layouts, runnable=layouts.runnable,
-                   listing=base.every, known=None, copies=copies)
+                   listing=base.every.listing, known=None, copies=copies)
 
 
 def ruled(f: Formulation) -> Formulation:
@@ -312,5 +323,11 @@ def _blocks(listing: Listing, verdict: Ints) -> tuple[Ints, Ints, Ints]:
 
 def of_used_bodies(f: Formulation) -> Formulation:
     """The same without prices of bodies that no candidate has."""
+    f, used = renumbered(f)
+    return replace(f, prices=f.prices.of_bodies(used))
+
+
+def renumbered(f: Formulation) -> tuple[Formulation, Ints]:
+    """The same with numbers of the bodies among those that candidates have; (n,) those."""
     used, body = np.unique(f.listing.body, return_inverse=True)
-    return replace(f, listing=f.listing._replace(body=body), prices=f.prices.of_bodies(used))
+    return replace(f, listing=f.listing._replace(body=body)), used

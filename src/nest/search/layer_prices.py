@@ -6,7 +6,7 @@ one), R recompute policies, Z ways of ZeRO, T layer kinds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -34,6 +34,8 @@ Map = Callable[[Callable[[Any], None], Iterable[Any]], Iterable[None]]
 BODY, STATE, APART, EXCHANGED = 4, 12, 4, 4
 SOME = 1 << 17
 """Bodies x policies that a thread prices at once: fewer, and NumPy takes longer for its calls."""
+SUMMED = 512
+"""Bodies whose seconds are summed at once, for little memory."""
 
 
 class OfType(NamedTuple):
@@ -120,19 +122,29 @@ class LayerPrices:
         """
         if not known.by_type:
             return self
-        kinds, new = len(self.chain.kinds), self.replace()
-        new.ahead = np.empty((known.bodies, kinds, 2))
-        new.back = np.empty((known.bodies, len(self.policies), kinds, BODY))
-        new.state = np.empty((known.states, len(self.zeros), kinds, STATE))
-        if self.chain.experts is not None:
-            new.exchange = np.zeros((known.bodies, 2, kinds, 2))
-            each = [int(np.argmax(self.again == again)) for again in range(2)]
-        if in_parts:
-            new.apart = np.zeros((known.bodies, len(self.policies), kinds, APART))
-        new.by_type = [
+        by_type = [
             one._replace(state=one.state._replace(tied_per_byte=per_byte, tied_latency=latency))
             for one, ends in zip(known.by_type, known.ends, strict=True)
             for _, per_byte, latency in [fabric.ends(*ends)]]
+        new = self.with_bodies(known.bodies, by_type, in_parts, each_of)
+        new.state = np.empty((known.states, len(self.zeros), len(self.chain.kinds), STATE))
+        for n, _, _, own, held in by_type:
+            for kind, layer in enumerate(self.chain.kinds):
+                new.state[own, :, kind] = self.state_of(
+                    state_costs(layer, held, self.settings[n]), n)
+        return new
+
+    def with_bodies(
+        self, count: int, by_type: list[OfType], in_parts: bool, each_of: Map = map
+    ) -> LayerPrices:
+        """The same with prices of so many bodies, those of ``by_type``."""
+        kinds, new = len(self.chain.kinds), self.replace(by_type=by_type)
+        new.ahead = np.empty((count, kinds, 2))
+        new.back = np.empty((count, len(self.policies), kinds, BODY))
+        if self.chain.experts is not None:
+            new.exchange = np.zeros((count, 2, kinds, 2))
+            each = [int(np.argmax(self.again == again)) for again in range(2)]
+        new.apart = np.zeros((count if in_parts else 0, len(self.policies), kinds, APART))
 
         def price(part: tuple[OfType, Ints]) -> None:
             (n, mine, of_type, _, _), some = part
@@ -150,11 +162,7 @@ class LayerPrices:
 
         size = max(1, SOME // len(self.policies))
         list(each_of(price, [(one, np.arange(begin, min(begin + size, len(one.bodies))))
-                             for one in new.by_type for begin in range(0, len(one.bodies), size)]))
-        for n, _, _, own, held in new.by_type:
-            for kind, layer in enumerate(self.chain.kinds):
-                new.state[own, :, kind] = self.state_of(
-                    state_costs(layer, held, self.settings[n]), n)
+                             for one in by_type for begin in range(0, len(one.bodies), size)]))
         return new
 
     def parts_of(self, kind: int, body: Body, costs: BodyCosts, number: int) -> Floats:
@@ -190,15 +198,26 @@ class LayerPrices:
         found: Floats = self.exchange[bodies][:, self.again]
         return found
 
+    def least_beside(self, pairs: Mapping[tuple[int, int], int]) -> Floats:
+        """(U,) least seconds of a micro-batch in all layers, if passes hide all of the all-to-alls
+        that the stack lets them hide; ``pairs``: kinds of a layer, and how many have these."""
+        found = np.empty(len(self.ahead))
+        for begin in range(0, len(found), SUMMED):
+            some = slice(begin, begin + SUMMED)
+            seconds = self.ahead[some, None, :, 1] + self.back[some, ..., 1]
+            if self.exchange is not None:
+                seconds -= self.job.stack.overlap_ep * self.all_to_alls(some).sum(axis=3)
+            found[some] = np.asarray(sum(
+                many * np.minimum(seconds[..., a], seconds[..., b])
+                for (a, b), many in pairs.items())).min(axis=1, initial=np.inf)
+        return found
+
     def of_bodies(self, used: Ints) -> LayerPrices:
         """The same of some bodies alone."""
-        by_type = [
-            one._replace(bodies=np.searchsorted(used, one.bodies[here]), body=one.body.take(here))
-            for one in self.by_type
-            for here in [np.flatnonzero(np.isin(one.bodies, used))]]
         return self.replace(
             ahead=self.ahead[used], back=self.back[used],
-            apart=self.apart[used if len(self.apart) else slice(0)], by_type=by_type,
+            apart=self.apart[used if len(self.apart) else slice(0)],
+            by_type=some_bodies(self.by_type, used),
             exchange=None if self.exchange is None else self.exchange[used])
 
     def with_parts(self, used: Ints) -> LayerPrices:
@@ -251,6 +270,12 @@ class LayerPrices:
         return (self.ahead[:, :, 1] + self.back[..., 1].min(axis=1),
                 (self.back[..., 2] + self.back[..., 3]).min(axis=1),
                 (self.state[..., STATE_BUFFERS] + self.state[..., STATE_RESIDENT]).min(axis=1))
+
+
+def some_bodies(by_type: list[OfType], used: Ints) -> list[OfType]:
+    """Some of the bodies alone, by number, ascending; they get new numbers."""
+    return [one._replace(bodies=np.searchsorted(used, one.bodies[here]), body=one.body.take(here))
+            for one in by_type for here in [np.flatnonzero(np.isin(one.bodies, used))]]
 
 
 def grouped(

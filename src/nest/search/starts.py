@@ -71,7 +71,7 @@ class BlockPlaces:
         """Class of each start of a block: equal ones cost the same; -1: illegal; (stride,)."""
         if block not in self._classes:
             starts = np.flatnonzero(self.allowed(block))
-            self._classes[block] = np.full(self.stride, -1, dtype=np.int64)
+            self._classes[block] = np.full(self.stride, -1, dtype=np.int32)
             if len(starts):
                 self._classes[block][starts] = self._fabric.classes(
                     starts, block, self.outer_dp, self.stride, self._shapes)

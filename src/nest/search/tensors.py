@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ from nest.records.tables import Tables
 from nest.schedules.chunk import STATE_RESIDENT
 from nest.schedules.registry import SCHEDULES
 from nest.search.candidates import Candidates, Listing, Outer
-from nest.search.layer_prices import LayerPrices
+from nest.search.layer_prices import LayerPrices, OfType
 from nest.search.layouts import Layouts
 from nest.search.lower_bounds import KnownBounds
 from nest.search.query import Query
@@ -104,6 +104,16 @@ class Choices:
         return float(counts[counts > 0] @ each[counts > 0])
 
 
+class Every(NamedTuple):
+    """All candidates, before some were pruned, and what prices their bodies once more."""
+
+    listing: Listing
+    by_type: list[OfType]
+    beside: Floats
+    """(U,) least seconds of a micro-batch in all layers, wherever they are, if passes hide all
+    all-to-alls of experts; none unless such pipelines follow."""
+
+
 @dataclass(frozen=True, eq=False)
 class Formulation:
     """A part of the space as arrays: what there is under all outer choices, priced and bounded.
@@ -122,9 +132,9 @@ class Formulation:
     """Outer choices under which some block is legal."""
     listing: Listing
     """Candidates that are left."""
-    every: Listing
-    """All candidates, before some were pruned."""
+    every: Every
     prices: LayerPrices
+    """Of the bodies of ``listing``, where nothing that follows needs those of ``every``."""
     limit: float
     """Bytes of a device that a plan may use."""
     known: KnownBounds | None = None
