@@ -139,7 +139,8 @@ def test_a_sweep_that_runs_at_the_end_goes_on_afterwards(tmp_path: Path, grace: 
         assert server.get(f"/v1/sweeps/{name}")["state"] == "done"
     with Store(str(tmp_path / FILE), reads=True) as store:
         now = dict(store.all_answers())
-        assert len(now) == POINTS and all(json.loads(now[key]) == one for key, one in stored.items())
+        assert len(now) == POINTS
+        assert all(json.loads(now[key]) == one for key, one in stored.items())
 
 
 def test_a_server_says_when_its_workers_are_ready(tmp_path: Path) -> None:

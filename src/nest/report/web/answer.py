@@ -167,20 +167,22 @@ def _figures(plan: Plan, simulation: Simulation | None) -> Iterator[HeadFigure]:
                  "bad" if not plan.feasible else "warn" if share > 0.97 else "good")
     if plan.evidence is not None:
         runs = plan.evidence
-        yield HeadFigure("Evidence", runs.word, f"{runs.like} of {runs.configurations} measured "
-                     f"runs of {plan.inputs.job.stack.name} are like it",
+        yield HeadFigure("Evidence", runs.word, f"{runs.like} of {runs.configurations} runs "
+                     f"of {plan.inputs.job.stack.name} are like it; it was not run",
                      {"measured": "good", "between": "good", "extrapolated": "warn"}.get(
                          runs.word, "bad"))
     if plan.search is None:
-        yield HeadFigure("Optimal", "not searched", "only this configuration was priced", "warn")
+        yield HeadFigure("Optimal", "not searched", "no other plan was looked at", "warn")
     elif plan.optimal:
-        yield HeadFigure("Optimal", "proved", "no plan in the searched space is faster", "good")
+        yield HeadFigure("Optimal", "proved", "no plan in the searched space is estimated faster",
+                         "good")
     else:
         gap = "" if plan.gap is None else f"within {100 * plan.gap:.2g} % of the best possible"
         yield HeadFigure("Optimal", "not proved", gap or "the search ended early", "warn")
     if simulation is not None:
         yield HeadFigure("Simulated", format_seconds(simulation.step_time_s),
-                     f"the price differs by {percent(simulation.relative_difference, 1)}")
+                     f"{percent(simulation.relative_difference, 1)} against the step above, from "
+                     "a formula")
 
 
 def choices(plan: Plan) -> Iterator[ShownChoice]:
@@ -242,8 +244,8 @@ def _verdicts(plan: Plan, simulation: Simulation | None) -> Iterator[Verdict]:
         ("expert parallel", inside.ep), ("data parallel", inside.dp_in)) if value > 1]
     yield Verdict("What does the plan do?", tuple(filter(None, (
         does, copies.strip(),
-        f"Inside a stage: {', '.join(parts)}." if parts else "",
-        f"A step takes {p.micro_batches:,} micro-batches through the pipeline"
+        f"Devices of a stage share each layer and the batch: {', '.join(parts)}." if parts else "",
+        f"A training step takes {p.micro_batches:,} micro-batches through the pipeline"
         f"{'' if p.pp > 1 else ' of one stage'}, forward and backward, and then updates the "
         "weights."))))
     yield Verdict("What limits it?", tuple(_limits(plan)))
@@ -263,6 +265,18 @@ def _verdicts(plan: Plan, simulation: Simulation | None) -> Iterator[Verdict]:
     else:
         words.append("Nothing was searched: other plans may be faster.")
     yield Verdict("How sure is that?", tuple(words))
+    yield Verdict("How does it start?", tuple(_start(plan)))
+
+
+def _start(plan: Plan) -> Iterator[str]:
+    known, needs = plan.inputs.job.stack.capabilities, len(plan.launch_needs)
+    if known is None or not plan.runnable:
+        yield " ".join(text for _, text in launch(plan)) + "."
+        return
+    yield f"{known.title} can run it" + (f", with {needs} need{'s' if needs > 1 else ''} "
+                                         "for its launch." if needs else ".")
+    yield ("nest export writes the files that start it; Launch, above, leads to them. Data, "
+           "tokenizer and learning rate are yours to add.")
 
 
 def _limits(plan: Plan) -> Iterator[str]:

@@ -66,8 +66,8 @@ def options(
             in_words(one.configuration), format_seconds(one.step_time_s), percent(one.slower, 2),
             one.slower, "fits", "its range overlaps with that of the plan" if one.overlaps else "")
             for one in plan.alternatives),
-        best_note="" if plan.alternatives else "The plan was asked for alone: nest plan --top 5 "
-        "keeps the next best plans of the search, and the report shows them.",
+        best_note="" if plan.alternatives else "Only the best plan was kept: nest plan --top 5 "
+        "keeps the next best ones too, and the report shows them.",
         changed=tuple(OtherPlan(
             one.change, format_seconds(one.step_time_s), percent(one.slower, 1), one.slower,
             "fits" if not one.why_not else "refused" if one.feasible else "short",
@@ -81,7 +81,7 @@ def options(
         resources=tuple(_resource(one, solved) for one in
                         (prices if found is None else found.prices)),
         resources_note="The best plan with each change, searched again." if solved else
-        "This plan as it is, priced again: a new plan may use more memory, devices or bandwidth "
+        "This plan as it is, estimated again: a new plan may use more memory, devices or bandwidth "
         "better. nest report --search looks for it.")
 
 

@@ -53,7 +53,7 @@ function planPage(data) {
   const replicas = places.replicas.length;
   return { title: data.answer.subject, setting: data.answer.setting, links, sections: [
     answerSection(data.answer, data.steps),
-    section("step", "Where the step goes", `The step of ${data.step} in parts, as priced. Rest on a bar to see what its price rests on and what shortens it.`, waterfallFigure(data.steps, data.step, seen)),
+    section("step", "Where the step goes", `The step of ${data.step} in parts, as estimated. Rest on a bar to see what its estimate rests on and what shortens it.`, waterfallFigure(data.steps, data.step, seen)),
     section("timeline", "One step in time", `${places.stages.length} stage${places.stages.length > 1 ? "s" : ""}, simulated event by event. ` + (replicas > 1 ? (t.equal === replicas ? `All ${replicas.toLocaleString("en")} replicas are equal: one is shown.` : `Of ${replicas.toLocaleString("en")} replicas the slowest is shown, number ${t.replica}; ${t.equal} are like it.`) : ""), timelineFigure(data, left)),
     section("devices", "Which device does what", `${places.size.toLocaleString("en")} devices: ${places.stages.length} stages in ${replicas.toLocaleString("en")} replica${replicas > 1 ? "s" : ""}, ${places.idle ? places.idle.toLocaleString("en") + " idle (dashed)" : "none idle"}.` + (places.each > 1 ? ` A square stands for ${places.each} devices.` : "") + " The number is the stage.",
       placesFigure(data),
@@ -66,14 +66,14 @@ function planPage(data) {
       h("h3", null, "The next best plans of the search"), optionTable("plan", options.best, "Next best plans"), options.best_note ? h("p", { class: "muted" }, options.best_note) : null,
       options.changed.length ? h("h3", null, "This plan with one choice changed") : null, optionTable("change", options.changed, "One choice changed"),
       options.simpler.length ? h("h3", null, "Simpler plans") : null, optionTable("plan", options.simpler, "Simpler plans")),
-    section("resources", "What 10 % more would bring", options.resources_note, optionTable("resource", options.resources, "More of each resource")),
+    section("resources", "What more would bring", options.resources_note, optionTable("resource", options.resources, "More of each resource")),
     launchSection(data),
     section("assumed", "What was assumed", null, h("ul", { class: "plain" }, data.answer.assumed.map((text) => h("li", null, text))))] };
 }
 
 // The first screen of a plan, while better ones are looked for.
 const firstPage = (data) => ({ title: data.answer.subject, setting: data.answer.setting, links: [["answer", "What to run"], ["step", "Where the step goes"]], sections: [
-  answerSection(data.answer, data.steps), section("step", "Where the step goes", `The step of ${data.step} in parts, as priced.`, waterfallFigure(data.steps, data.step, new Set()))] });
+  answerSection(data.answer, data.steps), section("step", "Where the step goes", `The step of ${data.step} in parts, as estimated.`, waterfallFigure(data.steps, data.step, new Set()))] });
 
 const PAGES = { plan: planPage, first: firstPage, pair: pairPage, study: studyPage, validation: validationPage, diagnosis: diagnosisPage, comparison: comparisonPage };
 const navigation = (links) => h("nav", { "aria-label": "Sections" }, links.map(([id, name]) => h("a", { href: "#" + id }, name)));

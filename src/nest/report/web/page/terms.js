@@ -25,7 +25,7 @@ const TERMS = {
   "optimizer": "The optimizer keeps extra numbers for each weight, such as Adam's two moments.",
   "exposed traffic": "Communication that nothing hides: devices wait for it.",
   "stage": "A block of devices that holds a consecutive part of the layers.",
-  "simulated": "The step was also run event by event, independently of the formula that gives its price.",
+  "simulated": "The step was also run event by event, independently of the formula that gives the step.",
   "evidence": "How many measured training runs resemble this plan. Measured: some do. Extrapolated: the plan has a property that no run had.",
   "optimal": "Whether the search proved that no plan in its space is faster.",
 };
