@@ -30,9 +30,10 @@ WIDTH = 3
 UNBOUNDED = 1 << 62
 ALIKE = "alike"
 """Node of an outer choice: pipelines whose stages are alike, under any schedule."""
-FACTORS = (1.25, 1.7, 2.5, np.inf)
+FACTORS = (1.3, 1.7, 2.5, np.inf)
 """Limits to try, over the least bound, until a plan is found below one. Best plans of the catalog's
-models on 1,024 devices are at 1.1 to 1.6, and below a low limit little is looked at."""
+models on 1,024 devices are at 1.1 to 1.6, many at 1.26 to 1.3, and below a low limit little is
+looked at."""
 NEAR = 1.05
 """Limit of a draft before these: hundreds of layers that all differ have plans below it."""
 BUBBLE = 8
