@@ -92,8 +92,8 @@ def formulate(
     frame = _frame(choices, part, layouts.runnable, cache)
     found = pruned(priced(choices, part, layouts, frame, rates, each_of), frame.verdicts, each_of,
                    frame.taken)
-    # Bounds of similar questions need all prices, and so do pipelines with copies of the model.
-    if found.known is None and all(copies(one.schedule) == 1 for one in part.later):
+    # Similar questions share numbers of bodies, and pipelines with copies of the model need all.
+    if frame.lower is None and all(copies(one.schedule) == 1 for one in part.later):
         found = of_used_bodies(found)
     return found
 
