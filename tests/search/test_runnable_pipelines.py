@@ -20,7 +20,7 @@ def test_rules_about_one_pipeline_leave_all_candidates() -> None:
     batch, chain = Job(global_batch=8, seq_len=256, stack=stack), build_chain(load_model(EXPERTS))
     f = formulate(Query(chain, cluster("4 GiB"), batch, SearchSpace(cp=1, tp=1, ep=(1, 2))),
                   SpacePart(stack.capabilities, (Pipeline("combined", 2, 2),)))
-    rows = f.every.rows
+    rows = f.every.listing.rows
     candidates = f.choices.candidates
     runnable = f.layouts.runnable.compared(rows, candidates.splits, candidates.pairs)
     alone = f.choices.candidates.pairs.ep[rows.pair] == 1

@@ -81,7 +81,7 @@ def test_dominance_leaves_the_same_candidates(monkeypatch: pytest.MonkeyPatch) -
         f = formulate(Query(chain, where, job), SpacePart(job.stack.capabilities))
         rows = f.listing.rows
         assert (f.choices.candidates.splits.cp[rows.split] > 1).any()
-        return len(f.every.body), {
+        return len(f.every.listing.body), {
             tuple(map(int, row)) for row in np.stack([f.listing.outer, *rows]).T}
 
     few, kept = listed()
@@ -103,7 +103,7 @@ def test_exchanges_that_are_left_out_are_dominated(
         f = formulate(Query(chain, where, job, SearchSpace(tp=(1, 2))), SpacePart(None))
         rows = f.listing.rows
         assert (f.choices.candidates.splits.cp[rows.split] > 1).any()
-        return len(f.every.body), {
+        return len(f.every.listing.body), {
             tuple(map(int, row)) for row in np.stack([f.listing.outer, *rows]).T}
 
     few, kept = listed()
