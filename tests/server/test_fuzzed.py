@@ -19,32 +19,25 @@ from nest.server.schema import openapi  # noqa: E402
 
 EXAMPLES = int(os.environ.get("NEST_FUZZED", "4"))
 """Requests to each address."""
-DEEP = 1
-"""References within references that are followed: requests made up of all take minutes."""
+PLACE = "#/components/schemas/"
 
 
 def shallow(document: dict[str, Any]) -> dict[str, Any]:
-    """The description with whatever lies deeper as an object of any fields."""
-    named, place = document["components"]["schemas"], "#/components/schemas/"
-    kept: dict[str, Any] = {}
+    """The description without references inside others, which are objects of any fields there:
+    requests made up of all take minutes."""
+    named = document["components"]["schemas"]
 
-    def cut(data: Any, depth: int) -> Any:
+    def cut(data: Any) -> Any:
         if isinstance(data, list):
-            return [cut(one, depth) for one in data]
+            return [cut(one) for one in data]
         if not isinstance(data, dict):
             return data
-        if not str(data.get("$ref", "")).startswith(place):
-            return {key: cut(value, depth) for key, value in data.items()}
-        if depth == DEEP:
-            return {"type": named[data["$ref"][len(place):]].get("type", "object")}
-        name = f"{data['$ref'][len(place):]}_{depth}"
-        if name not in kept:
-            kept[name] = {}
-            kept[name] = cut(named[name[:-2]], depth + 1)
-        return {"$ref": place + name}
+        if str(data.get("$ref", "")).startswith(PLACE):
+            return {"type": named[data["$ref"].removeprefix(PLACE)].get("type", "object")}
+        return {key: cut(value) for key, value in data.items()}
 
-    paths = cut(document["paths"], 0)
-    return {**document, "paths": paths, "components": {**document["components"], "schemas": kept}}
+    return {**document, "components": {
+        **document["components"], "schemas": {name: cut(one) for name, one in named.items()}}}
 
 
 SCHEMA = schemathesis.openapi.from_dict(shallow(openapi()))

@@ -299,6 +299,14 @@ def launch(plan: Plan) -> list[tuple[str, str]]:
     return [("Launch", f"{known.title} {verb}"), *(("", f"- {text}") for text in shown)]
 
 
+def launch_in_short(plan: Plan) -> str:
+    """The same in one sentence, with the number of its needs."""
+    known, needs = plan.inputs.job.stack.capabilities, len(plan.launch_needs)
+    if known is None or not plan.runnable or not needs:
+        return " ".join(text for _, text in launch(plan))
+    return f"{known.title} can run this, with {needs} need{'s' if needs > 1 else ''} for its launch"
+
+
 def numbers(cluster: Cluster) -> str:
     """The devices that a plan numbers; empty: those of its description, in their order."""
     found = cluster.numbers

@@ -98,12 +98,9 @@ def _batch(plan: Plan) -> str:
 def _software(plan: Plan) -> str:
     job = plan.inputs.job
     devices = ", ".join(device.name for device in plan.inputs.cluster.device_types)
-    known, needs = job.stack.capabilities, len(plan.launch_needs)
-    if known is not None and plan.runnable and needs:
-        told = (f"{known.title} can run this, with {needs} "
-                f"need{'s' if needs > 1 else ''} for its launch (--details)")
-    else:
-        told = " ".join(text for _, text in full.launch(plan))
+    told = full.launch_in_short(plan)
+    if plan.runnable and plan.launch_needs:
+        told += " (--details)"
     chosen = [f"{name} {value}" for name, value in plan.parallelism.choices.items()]
     return "; ".join([told, *([", ".join(chosen)] if chosen else []),
                       f"{job.precision}, {job.optimizer}, device {devices}"])

@@ -40,7 +40,7 @@ def combined(
         return ruled(f)
     f, used = renumbered(f.take(_quick(f, limit)))
     f = ruled(replace(f, prices=f.prices.with_bodies(
-        len(used), some_bodies(base.every.by_type, used), False)))
+        some_bodies(base.every.by_type, used), False)))
     if len(f.listing.body):
         f = f.take(_near(f, limit)) if limit < np.inf else f
         f = of_used_bodies(replace(f, prices=f.prices.with_parts(f.listing.body)))

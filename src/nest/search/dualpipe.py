@@ -79,9 +79,7 @@ class _Least:
 
     def __init__(self, f: Formulation) -> None:
         (begin, end), prices, choices = f.query.chain.body, f.prices, f.choices
-        seconds = prices.ahead[:, None, :, 1] + prices.back[..., 1]
-        if prices.exchange is not None:
-            seconds = seconds - f.query.job.stack.overlap_ep * prices.all_to_alls().sum(axis=3)
+        seconds = prices.beside()
         inside = np.unique(choices.order[begin:end])
         self._whole = np.array(choices.signatures.whole_kinds, dtype=np.int64)
         ends = [*self._whole[:begin], *self._whole[end:]]

@@ -56,7 +56,6 @@ class Grouped(NamedTuple):
     body_of: Ints
     """(C,) number of the body of each."""
     state_of: Ints
-    bodies: int
     states: int
     by_type: list[OfType]
     ends: list[tuple[Ints, Ints]]
@@ -126,7 +125,7 @@ class LayerPrices:
             one._replace(state=one.state._replace(tied_per_byte=per_byte, tied_latency=latency))
             for one, ends in zip(known.by_type, known.ends, strict=True)
             for _, per_byte, latency in [fabric.ends(*ends)]]
-        new = self.with_bodies(known.bodies, by_type, in_parts, each_of)
+        new = self.with_bodies(by_type, in_parts, each_of)
         new.state = np.empty((known.states, len(self.zeros), len(self.chain.kinds), STATE))
         for n, _, _, own, held in by_type:
             for kind, layer in enumerate(self.chain.kinds):
@@ -135,9 +134,10 @@ class LayerPrices:
         return new
 
     def with_bodies(
-        self, count: int, by_type: list[OfType], in_parts: bool, each_of: Map = map
+        self, by_type: list[OfType], in_parts: bool, each_of: Map = map
     ) -> LayerPrices:
-        """The same with prices of so many bodies, those of ``by_type``."""
+        """The same with prices of the bodies of ``by_type``."""
+        count = sum(len(one.bodies) for one in by_type)
         kinds, new = len(self.chain.kinds), self.replace(by_type=by_type)
         new.ahead = np.empty((count, kinds, 2))
         new.back = np.empty((count, len(self.policies), kinds, BODY))
@@ -198,15 +198,21 @@ class LayerPrices:
         found: Floats = self.exchange[bodies][:, self.again]
         return found
 
+    def beside(self, bodies: slice = slice(None)) -> Floats:
+        """(bodies, R, T) seconds of a micro-batch in a layer, if passes hide all of the all-to-alls
+        that the stack lets them hide."""
+        found: Floats = self.ahead[bodies, None, :, 1] + self.back[bodies, ..., 1]
+        if self.exchange is not None:
+            found -= self.job.stack.overlap_ep * self.all_to_alls(bodies).sum(axis=3)
+        return found
+
     def least_beside(self, pairs: Mapping[tuple[int, int], int]) -> Floats:
-        """(U,) least seconds of a micro-batch in all layers, if passes hide all of the all-to-alls
-        that the stack lets them hide; ``pairs``: kinds of a layer, and how many have these."""
+        """(U,) least :meth:`beside` of all layers; ``pairs``: kinds of a layer, and how many have
+        these."""
         found = np.empty(len(self.ahead))
         for begin in range(0, len(found), SUMMED):
             some = slice(begin, begin + SUMMED)
-            seconds = self.ahead[some, None, :, 1] + self.back[some, ..., 1]
-            if self.exchange is not None:
-                seconds -= self.job.stack.overlap_ep * self.all_to_alls(some).sum(axis=3)
+            seconds = self.beside(some)
             found[some] = np.asarray(sum(
                 many * np.minimum(seconds[..., a], seconds[..., b])
                 for (a, b), many in pairs.items())).min(axis=1, initial=np.inf)
@@ -285,7 +291,7 @@ def grouped(
     """What there is to price, each body and each state once; ``site``: of the candidates."""
     none = np.zeros(0, dtype=np.int64)
     if not len(rows.block) or not policies or not zeros:
-        return Grouped(none, none, 0, 0, [], [])
+        return Grouped(none, none, 0, [], [])
     fabric, splits, pairs = candidates.fabric, candidates.splits, candidates.pairs
     here = site if fabric.by_links else site[1:2]  # what groups inside a block depend on
     device = fabric.types(rows.start)
@@ -320,7 +326,7 @@ def grouped(
         OfType(n, mine, body.take(mine), own, state.take(own))
         for n in np.unique(machine).tolist() if len(mine := np.flatnonzero(machine == n))
         for own in [np.flatnonzero(device == n)]]
-    return Grouped(body_of, state_of, len(body.tp), len(state.tp), by_type, [
+    return Grouped(body_of, state_of, len(state.tp), by_type, [
         (site.outer_dp[own], site.stride[own]) for _, _, _, own, _ in by_type])
 
 

@@ -17,6 +17,7 @@ from nest.report.plan_text import (
     evidence,
     expected,
     launch,
+    launch_in_short,
     percent,
     proved,
     samples,
@@ -104,13 +105,14 @@ ADVICE = {
 """What shortens a cause of a step, generally; alternatives and resources show what it brings."""
 
 
-def answer(plan: Plan, simulation: Simulation | None) -> FirstScreen:
+def answer(plan: Plan, simulation: Simulation | None, target: str = "") -> FirstScreen:
     """The first screen of a plan.
 
     Parameters
     ----------
     plan : as `plan` or `evaluate` gives it.
     simulation : of it; None: not simulated.
+    target : whose launch files the page shows; empty: none.
     """
     inputs = plan.inputs
     job, size = inputs.job, inputs.cluster.size
@@ -123,7 +125,7 @@ def answer(plan: Plan, simulation: Simulation | None) -> FirstScreen:
                 f"{job.stack.name if rules is None else rules.title}",
         feasible=plan.feasible, problems=plan.problems,
         figures=tuple(_figures(plan, simulation)), choices=tuple(choices(plan)),
-        verdicts=tuple(_verdicts(plan, simulation)), assumed=tuple(_assumed(plan)),
+        verdicts=tuple(_verdicts(plan, simulation, target)), assumed=tuple(_assumed(plan)),
         launch=tuple(text for _, text in launch(plan)))
 
 
@@ -167,8 +169,8 @@ def _figures(plan: Plan, simulation: Simulation | None) -> Iterator[HeadFigure]:
                  "bad" if not plan.feasible else "warn" if share > 0.97 else "good")
     if plan.evidence is not None:
         runs = plan.evidence
-        yield HeadFigure("Evidence", runs.word, f"{runs.like} of {runs.configurations} runs "
-                     f"of {plan.inputs.job.stack.name} are like it; it was not run",
+        yield HeadFigure("Evidence", runs.word, f"{runs.like} runs like it were measured, of "
+                     f"{runs.configurations} of {plan.inputs.job.stack.name}",
                      {"measured": "good", "between": "good", "extrapolated": "warn"}.get(
                          runs.word, "bad"))
     if plan.search is None:
@@ -228,7 +230,7 @@ def choices(plan: Plan) -> Iterator[ShownChoice]:
                  f"{job.precision}")
 
 
-def _verdicts(plan: Plan, simulation: Simulation | None) -> Iterator[Verdict]:
+def _verdicts(plan: Plan, simulation: Simulation | None, target: str) -> Iterator[Verdict]:
     p, stages = plan.parallelism, plan.stages
     copies = (f"{p.outer_dp:,} equal pipelines work side by side, each on a share of the batch. "
               if p.outer_dp > 1 else "")
@@ -265,18 +267,10 @@ def _verdicts(plan: Plan, simulation: Simulation | None) -> Iterator[Verdict]:
     else:
         words.append("Nothing was searched: other plans may be faster.")
     yield Verdict("How sure is that?", tuple(words))
-    yield Verdict("How does it start?", tuple(_start(plan)))
-
-
-def _start(plan: Plan) -> Iterator[str]:
-    known, needs = plan.inputs.job.stack.capabilities, len(plan.launch_needs)
-    if known is None or not plan.runnable:
-        yield " ".join(text for _, text in launch(plan)) + "."
-        return
-    yield f"{known.title} can run it" + (f", with {needs} need{'s' if needs > 1 else ''} "
-                                         "for its launch." if needs else ".")
-    yield ("nest export writes the files that start it; Launch, above, leads to them. Data, "
-           "tokenizer and learning rate are yours to add.")
+    yield Verdict("How does it start?", tuple(filter(None, (
+        f"{launch_in_short(plan)}.",
+        "nest export writes the files that start it; Launch, above, leads to them. Data, "
+        "tokenizer and learning rate are yours to add." if target else ""))))
 
 
 def _limits(plan: Plan) -> Iterator[str]:

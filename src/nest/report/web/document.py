@@ -141,7 +141,7 @@ def plan_document(
     table = stage_tables(plan, UNLIMITED)[0]
     target, texts = launch or ("", {})
     return PlanDocument(
-        title=plan.headline, answer=answer(plan, simulation),
+        title=plan.headline, answer=answer(plan, simulation, target),
         colours=tuple(stage_colours(len(plan.stages))), heads=table.heads, rows=table.rows,
         places=places(plan), timeline=timeline(plan, found.traced), steps=waterfall(plan),
         step=format_seconds(plan.step_time_s),
